@@ -1,0 +1,1 @@
+"""Trio tasks with one inbox each."""

@@ -1,0 +1,1 @@
+"""Pure protocol cores: no clock, no I/O, no logging, no thread."""

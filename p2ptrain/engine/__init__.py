@@ -1,0 +1,1 @@
+"""The trainer process: the only place where torch lives."""

@@ -1,0 +1,1 @@
+"""Messages: closed unions of frozen dataclasses, one module per conversation."""

@@ -1,0 +1,1 @@
+"""What actors stand on: inboxes, the driver of cores, supervision."""

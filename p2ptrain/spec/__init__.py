@@ -1,0 +1,1 @@
+"""The job as data: graph, TrainSpec, references, and their validation."""
