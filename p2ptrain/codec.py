@@ -48,7 +48,8 @@ def decode(
     """Return the plain value that data holds.
 
     Raises:
-        PeerError: too long, malformed, too deep, a tag, a duplicate key, or trailing bytes.
+        PeerError: too long, malformed, too deep, a tag, a duplicate key, or trailing
+            bytes.
     """
     if len(data) > bytes_max:
         msg = f"message of {len(data)} bytes exceeds the bound of {bytes_max}"

@@ -55,7 +55,8 @@ class Transport(Protocol):
         """Send one request and return the reply.
 
         Raises:
-            UnreachableError: no reply in time, or no connection; the connection is dialled afresh next time.
+            UnreachableError: no reply in time, or no connection; the connection is
+                dialled afresh next time.
         """
         ...
 
@@ -230,12 +231,22 @@ class Log(Protocol):
         """What is committed, as applied here; read it, never change it."""
         ...
 
+    @property
+    def applied(self) -> int:
+        """How many changes (entries, role, master) were seen; rises only."""
+        ...
+
+    async def changed(self, seen: int) -> int:
+        """Wait until ``applied`` is not ``seen`` any more, and return it."""
+        ...
+
     async def propose(self, command: Command) -> str:
         """Commit a command; return once it is applied here: "" or the registry's
         refusal.
 
         Raises:
-            NoMasterError: this node is not the master, or lost that role before the command was committed.
+            NoMasterError: this node is not the master, or lost that role before the
+                command was committed.
         """
         ...
 
@@ -245,6 +256,10 @@ class Roster(Protocol):
 
     def members(self) -> tuple[Member, ...]:
         """All known members, this node included."""
+        ...
+
+    async def changed(self, seen: int) -> int:
+        """Wait until the change count is not ``seen`` any more, and return it."""
         ...
 
 
@@ -261,7 +276,8 @@ class Courier(Protocol):
         total_bytes)`` is called now and then.
 
         Raises:
-            UnreachableError: no source has what is missing; names the blob and the sources tried.
+            UnreachableError: no source has what is missing; names the blob and the
+                sources tried.
             StorageError: the disk refused.
         """
         ...

@@ -11,7 +11,6 @@ from p2ptrain.messages.record import (
     AddEpoch,
     AddResult,
     AddSession,
-    AddToken,
     Command,
     CommitView,
     SessionStatus,
@@ -22,8 +21,8 @@ from p2ptrain.messages.record import (
 class SessionRow:
     """All that the record says of one session.
 
-    ``views`` holds every committed view, oldest first; with each view's ``first_step`` it
-    says who contributed which samples. ``checkpoints`` are the newest three.
+    ``views`` holds every committed view, oldest first; with each view's ``first_step``
+    it says who contributed which samples. ``checkpoints`` are the newest three.
     """
 
     submission: AddSession
@@ -42,7 +41,6 @@ class Registry:
 
     def __init__(self) -> None:
         self.sessions: dict[SessionId, SessionRow] = {}
-        self.tokens: dict[str, AddToken] = {}
 
     def apply(self, command: Command) -> str:
         """Apply one committed command; return a refusal sentence, or "" when done."""

@@ -147,35 +147,4 @@ class AddResult:
     reports: tuple[WorkerReport, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AddToken:
-    """A join token: only the hash of its secret is kept.
-
-    ``uses`` counts down with each UseToken.
-    """
-
-    token: str
-    secret_hash: Digest
-    expires_s: float  # wall clock
-    uses: int
-
-
-@dataclass(frozen=True, slots=True)
-class UseToken:
-    """One enrolment with a token."""
-
-    token: str
-    node: NodeId
-    at_s: float  # wall clock
-
-
-Command = (
-    AddSession
-    | CommitView
-    | SetStatus
-    | AddCheckpoint
-    | AddEpoch
-    | AddResult
-    | AddToken
-    | UseToken
-)
+Command = AddSession | CommitView | SetStatus | AddCheckpoint | AddEpoch | AddResult

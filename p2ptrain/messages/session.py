@@ -279,6 +279,40 @@ class HoldAnswer:
     problem: str
 
 
+@dataclass(frozen=True, slots=True)
+class ParityLine:
+    """One device's largest errors over all outputs of a graph, against a reference.
+
+    ``ratio`` is the device's relative error over that of this node's CPU in the same
+    dtype; ``fault`` is true when round-off cannot explain it.
+    """
+
+    device: str
+    reference: str  # ``float64`` or ``cpu``
+    output: str  # the worst output
+    max_abs: float
+    max_rel: float
+    ratio: float
+    fault: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ParityAsk:
+    """Ask a node to run a graph on all its devices; answered by ``ParityAnswer``."""
+
+    spec: BlobRef
+    blobs: tuple[BlobRef, ...]
+    sources: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ParityAnswer:
+    """Empty problem when ``lines`` hold the figures."""
+
+    problem: str
+    lines: tuple[ParityLine, ...]
+
+
 Order = Prepare | Run | Halt | Snapshot | Release
 MasterAsk = SubmitAsk | StopAsk | LiveAsk
 MasterAnswer = SubmitAnswer | StopAnswer | LiveAnswer

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from p2ptrain.ids import Digest, NodeId, SessionId
 from p2ptrain.messages.record import WorkerReport
-from p2ptrain.messages.session import EpochFigures, RingSeat
+from p2ptrain.messages.session import EpochFigures, ParityLine, RingSeat
 
 FRAME_BYTES_MAX = 4 * 1024 * 1024
 
@@ -27,8 +27,9 @@ class Load:
     """Load a session: validate the spec, resolve references, pick a device, listen for
     ring links.
 
-    ``files`` maps blob digests to files of this node; ``roots`` are the folders that ``file:`` and the other path
-    URIs may point into. ``ports`` is an inclusive range for the ring listener, (0, 0) for any free port.
+    ``files`` maps blob digests to files of this node; ``roots`` are the folders that
+    ``file:`` and the other path URIs may point into. ``ports`` is an inclusive range
+    for the ring listener, (0, 0) for any free port.
     """
 
     session: SessionId
@@ -172,7 +173,34 @@ class Fault:
     sentence: str
 
 
-ToTrainer = Load | RunView | HaltView | WriteSnapshot | Quit
+@dataclass(frozen=True, slots=True)
+class CheckParity:
+    """Run the graph of a spec on every device of this node against float64.
+
+    Answered by one ``ParityDone``; fields as in ``Load``.
+    """
+
+    name: str
+    spec_path: str
+    files: dict[str, str]
+    roots: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ParityDone:
+    """What ``CheckParity`` found, one line a device."""
+
+    lines: tuple[ParityLine, ...]
+
+
+ToTrainer = Load | RunView | HaltView | WriteSnapshot | CheckParity | Quit
 FromTrainer = (
-    Loaded | Steps | EpochEnded | StateWritten | ViewEnded | RunFinished | Fault
+    Loaded
+    | Steps
+    | EpochEnded
+    | StateWritten
+    | ViewEnded
+    | RunFinished
+    | ParityDone
+    | Fault
 )

@@ -20,7 +20,8 @@ class Reduce(StrEnum):
     """How gradients are summed over ranks."""
 
     FAST = "fast"  # fp32, in a fixed order: all replicas hold the same bits
-    EXACT = "exact"  # integers under an agreed exponent: the same bits for every world size and history
+    # integers under an agreed exponent: the same bits for every world size and history
+    EXACT = "exact"
 
 
 class Precision(StrEnum):
@@ -117,13 +118,16 @@ class Eval:
 class TrainSpec:
     """A self-describing training job.
 
-    Graph inputs are exactly: ``params``, ``frozen``, ``buffers``, the data inputs and ``seed_input``. Outputs:
-    ``outputs[loss_index]`` is the scalar loss (a mean over the batch), ``outputs[grad_start + i]`` the gradient of
-    ``params[i]``, ``outputs[b.output]`` the new value of buffer ``b``.
+    Graph inputs are exactly: ``params``, ``frozen``, ``buffers``, the data inputs and
+    ``seed_input``. Outputs: ``outputs[loss_index]`` is the scalar loss (a mean over the
+    batch), ``outputs[grad_start + i]`` the gradient of ``params[i]``,
+    ``outputs[b.output]`` the new value of buffer ``b``.
 
-    ``batch`` is the graph's batch dimension (samples in a micro-batch), ``global_batch`` the samples in a step, a
-    multiple of it. ``lr_per_epoch`` has one rate per epoch; its length is the number of epochs. ``exports`` maps the
-    model's ``state_dict`` keys to names of params, buffers or frozen weights (tied weights share one).
+    ``batch`` is the graph's batch dimension (samples in a micro-batch),
+    ``global_batch`` the samples in a step, a multiple of it. ``lr_per_epoch`` has one
+    rate per epoch; its length is the number of epochs. ``exports`` maps the model's
+    ``state_dict`` keys to names of params, buffers or frozen weights (tied weights
+    share one).
     """
 
     graph: Graph
