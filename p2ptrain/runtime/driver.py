@@ -1,6 +1,5 @@
 """The driver: runs a pure core with an inbox, a clock and a performer of effects."""
 
-import math
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -24,6 +23,9 @@ async def drive(
     """Feed the core until cancelled; each event's effects are done before the next one.
 
     Args:
+        core: the machine.
+        inbox: where its events arrive.
+        perform: does one effect; effects are done in order.
         tick: the event that the core gets when its deadline passes.
         refused: told of each event that the core refused with a PeerError.
     """
@@ -31,9 +33,7 @@ async def drive(
         now = trio.current_time()
         event: EventT | None = None
         if core.deadline > now:
-            with trio.move_on_at(
-                core.deadline if core.deadline < math.inf else math.inf
-            ):
+            with trio.move_on_at(core.deadline):
                 event = await inbox.receive()
         else:
             await trio.lowlevel.checkpoint()

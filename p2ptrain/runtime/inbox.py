@@ -1,13 +1,13 @@
 """Inbox and Ref: how actors talk. One owner receives; any number of refs send.
 
-``tell`` waits when the inbox is full, ``offer`` never waits, ``ask`` ends with an answer
-or an error in every way in which the owner can die.
+``tell`` waits when the inbox is full, ``offer`` never waits, ``ask`` ends with an
+answer or an error in every way in which the owner can die.
 """
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import trio
 
@@ -111,7 +111,7 @@ class Inbox(Generic[T]):
         self.ref: Ref[T] = Ref(self)
         self._bound = bound
         self._items: deque[T] = deque()
-        self._outstanding: set[Reply[object]] = set()
+        self._outstanding: set[Reply[Any]] = set()
         self._closed = False
         self._lot = trio.lowlevel.ParkingLot()  # senders wait for room
         self._arrived = trio.lowlevel.ParkingLot()  # the receiver waits for items
@@ -136,11 +136,11 @@ class Inbox(Generic[T]):
         """Note an ask that must end when this inbox closes."""
         if self._closed:
             raise ActorGoneError(f"{self.name} has ended")
-        self._outstanding.add(reply)  # type: ignore[arg-type]  # only ever failed
+        self._outstanding.add(reply)
 
     def forget(self, reply: Reply[AnswerT]) -> None:
         """The ask is over."""
-        self._outstanding.discard(reply)  # type: ignore[arg-type]  # as above
+        self._outstanding.discard(reply)
 
     async def receive(self) -> T:
         """Return the next item, waiting for it."""
