@@ -110,7 +110,7 @@ class Inbox(Generic[T]):
         self.name = name
         self.ref: Ref[T] = Ref(self)
         self._bound = bound
-        self._items: deque[T] = deque()
+        self._items: deque[tuple[float, T]] = deque()
         self._outstanding: set[Reply[Any]] = set()
         self._closed = False
         self._lot = trio.lowlevel.ParkingLot()  # senders wait for room
@@ -128,7 +128,7 @@ class Inbox(Generic[T]):
         """Add an item if there is room; ``Ref.offer`` calls it."""
         if self._closed or len(self._items) >= self._bound:
             return False
-        self._items.append(item)
+        self._items.append((trio.current_time(), item))
         self._arrived.unpark()
         return True
 
@@ -153,6 +153,13 @@ class Inbox(Generic[T]):
         """Return the next item, or None."""
         return self._take() if self._items else None
 
+    def oldest_s(self, now: float) -> float:
+        """Return how long the oldest item has been waiting, in seconds; 0 if none.
+
+        An owner that hangs or starves shows here; the watchdog looks.
+        """
+        return now - self._items[0][0] if self._items else 0.0
+
     def close(self) -> None:
         """End: outstanding asks fail, later sends are refused. Idempotent."""
         self._closed = True
@@ -162,6 +169,6 @@ class Inbox(Generic[T]):
         self._lot.unpark_all()
 
     def _take(self) -> T:
-        item = self._items.popleft()
+        _, item = self._items.popleft()
         self._lot.unpark()
         return item
