@@ -7,8 +7,9 @@ daemon's paths in them are its own, never a peer's. A trainer whose stdin ends q
 from dataclasses import dataclass
 
 from p2ptrain.ids import Digest, NodeId, SessionId
+from p2ptrain.messages.asks import ParityLine
 from p2ptrain.messages.record import WorkerReport
-from p2ptrain.messages.session import EpochFigures, ParityLine, RingSeat
+from p2ptrain.messages.session import EpochFigures, RingSeat
 
 FRAME_BYTES_MAX = 4 * 1024 * 1024
 

@@ -10,7 +10,8 @@ from p2ptrain import codec
 from p2ptrain.actors.post import PostOffice, Refused, Routes, Surroundings
 from p2ptrain.errors import NoMasterError, PeerError, UnreachableError
 from p2ptrain.ids import ClusterId, NodeId
-from p2ptrain.messages.session import Release, StopAnswer, StopAsk, SubmitAnswer
+from p2ptrain.messages.asks import StopAnswer, StopAsk, SubmitAnswer
+from p2ptrain.messages.session import Release
 from p2ptrain.ports import Handler
 from p2ptrain.runtime.inbox import Inbox, Mail
 
