@@ -30,20 +30,13 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """A node at ``address`` will not talk with us; the sentence says why."""
-
-    address: str
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the post looks up: our cluster id, and a node's control address."""
+    """What the post looks up (our cluster id, a node's control address) and tells."""
 
     cluster: Callable[[], ClusterId | None]
     resolve: Callable[[NodeId], str | None]
-    refused: Callable[[Refused], None]
+    refused: Callable[[str, str], None]  # address, sentence
+    failed: Callable[[str], None]  # address
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +186,8 @@ class PostOffice:
                     return
                 await self._carry_one(address, message)
         except UnreachableError:
-            return  # what waits is stale by now: every sender repeats itself
+            # what waits is stale by now: every sender repeats itself
+            self._around.failed(address)
         finally:
             self._out.pop(address, None)
 
@@ -205,7 +199,7 @@ class PostOffice:
         except PeerError as error:
             reply = {"e": str(error)}
         if "e" in reply:
-            self._around.refused(Refused(address, str(reply["e"])[:300]))
+            self._around.refused(address, str(reply["e"])[:300])
 
     async def _serve(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

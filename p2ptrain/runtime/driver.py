@@ -1,4 +1,4 @@
-"""The driver: runs a pure core with an inbox, a clock and a performer of effects."""
+"""The driver: runs a pure core with a source of events, a clock and a performer of effects."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -7,7 +7,6 @@ import trio
 
 from p2ptrain.errors import PeerError
 from p2ptrain.ports import Core
-from p2ptrain.runtime.inbox import Inbox
 
 EventT = TypeVar("EventT")
 EffectT = TypeVar("EffectT")
@@ -15,7 +14,7 @@ EffectT = TypeVar("EffectT")
 
 async def drive(
     core: Core[EventT, EffectT],
-    inbox: Inbox[EventT],
+    receive: Callable[[], Awaitable[EventT]],
     perform: Callable[[EffectT], Awaitable[None]],
     tick: EventT,
     refused: Callable[[PeerError], None],
@@ -24,7 +23,7 @@ async def drive(
 
     Args:
         core: the machine.
-        inbox: where its events arrive.
+        receive: waits for the next event; must lose none when cancelled.
         perform: does one effect; effects are done in order.
         tick: the event that the core gets when its deadline passes.
         refused: told of each event that the core refused with a PeerError.
@@ -34,7 +33,7 @@ async def drive(
         event: EventT | None = None
         if core.deadline > now:
             with trio.move_on_at(core.deadline):
-                event = await inbox.receive()
+                event = await receive()
         else:
             await trio.lowlevel.checkpoint()
         if event is None:

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from p2ptrain import codec
-from p2ptrain.actors.post import PostOffice, Refused, Routes, Surroundings
+from p2ptrain.actors.post import PostOffice, Routes, Surroundings
 from p2ptrain.errors import NoMasterError, PeerError, UnreachableError
 from p2ptrain.ids import ClusterId, NodeId
 from p2ptrain.messages.asks import StopAnswer, StopAsk, SubmitAnswer
@@ -63,14 +63,16 @@ class Side:
     address: str
     cluster: str | None = "c1"
     claims: NodeId | None = None
-    refusals: list[Refused] = field(default_factory=list)
+    refusals: list[tuple[str, str]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
     inbox: Inbox[Mail] = field(default_factory=lambda: Inbox("taker", bound=4))
 
     def post(self, resolve: Callable[[NodeId], str | None]) -> PostOffice:
         around = Surroundings(
             cluster=lambda: ClusterId(self.cluster) if self.cluster else None,
             resolve=resolve,
-            refused=self.refusals.append,
+            refused=lambda *what: self.refusals.append(what),
+            failed=self.failures.append,
         )
         routes = Routes(notes={Release: self.inbox.ref}, asks={StopAsk: self.inbox.ref})
         return PostOffice(
@@ -176,8 +178,9 @@ async def test_another_cluster_is_refused_with_a_sentence(
     a.send(B, note())
     await trio.testing.wait_all_tasks_blocked()
     assert right.inbox.receive_nowait() is None
-    assert [item.address for item in left.refusals] == ["host-b"]
-    assert "two clusters cannot merge" in left.refusals[0].sentence
+    [(address, sentence)] = left.refusals
+    assert address == "host-b"
+    assert "two clusters cannot merge" in sentence
 
 
 async def test_a_node_without_a_cluster_may_talk(
@@ -203,7 +206,7 @@ async def test_a_certificate_of_another_node_is_refused(
     a.send(B, note())
     await trio.testing.wait_all_tasks_blocked()
     assert right.inbox.receive_nowait() is None
-    assert "the certificate is of node eeee" in left.refusals[0].sentence
+    assert "the certificate is of node eeee" in left.refusals[0][1]
 
 
 def envelope(**changes: object) -> bytes:
@@ -257,6 +260,7 @@ async def test_an_unreachable_peer_costs_its_queue_only(
     await trio.testing.wait_all_tasks_blocked()
     assert a.dropped == 200 - 64
     assert left.wire.carried == 1  # the rest was stale
+    assert left.failures == ["host-b"]
     await nursery.start(b.run)
     a.send(B, note(9))
     assert await right.inbox.receive() == Mail(A, note(9))

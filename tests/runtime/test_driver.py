@@ -38,7 +38,9 @@ async def test_the_core_ticks_by_its_deadline_and_takes_events_in_order(
 
     with trio.move_on_after(10):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(drive, core, inbox, perform, "tick", refused.append)
+            nursery.start_soon(
+                drive, core, inbox.receive, perform, "tick", refused.append
+            )
             await trio.sleep(1.5)
             for item in ("a", "bad", "b"):
                 await inbox.ref.tell(item)
