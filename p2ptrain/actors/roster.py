@@ -32,6 +32,7 @@ from p2ptrain.runtime.inbox import Inbox, Mail
 
 INBOX_BOUND = 1024
 FAREWELL_S = 0.5
+_TICK: Event = Tick()
 _log = structlog.get_logger()
 
 
@@ -75,7 +76,7 @@ class RosterActor:
         self._core = core
         for seed in start.seeds:
             self.found(seed)
-        await drive(core, self._next, self._perform, Tick(), self._dropped)
+        await drive(core, self._next, self._perform, _TICK, self._dropped)
 
     def members(self) -> tuple[Member, ...]:
         """All known members, this node included."""

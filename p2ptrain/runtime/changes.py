@@ -1,4 +1,4 @@
-"""A count of changes that tasks can wait on: level-triggered, so no change is missed."""
+"""A count of changes that tasks wait on: level-triggered, so no change is missed."""
 
 import trio
 

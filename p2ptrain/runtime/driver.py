@@ -1,4 +1,4 @@
-"""The driver: runs a pure core with a source of events, a clock and a performer of effects."""
+"""The driver: runs a pure core with events, a clock and a performer of effects."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
