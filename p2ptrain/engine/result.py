@@ -45,7 +45,7 @@ def exported(spec: TrainSpec, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
         The tensors by key. Tied weights stand under each of their keys: a strict
         ``load_state_dict`` asks for all of them.
     """
-    own = [ref.name for ref in (*spec.params, *spec.buffers)]
+    own = [*(ref.name for ref in spec.params), *(ref.name for ref in spec.buffers)]
     pairs = spec.exports or tuple((name, name) for name in own)
     return {key: tensors[name] for key, name in pairs}
 

@@ -1,0 +1,72 @@
+"""Writes copies of the state while training goes on: one at a time, in a thread."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from p2ptrain.engine.state import Copy
+from p2ptrain.messages.trainer import StateWritten
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What a file is for."""
+
+    view: int
+    purpose: str  # ``checkpoint`` or ``snapshot``
+    epoch: int  # complete epochs
+
+
+class StateWriter:
+    """The thread; its failures are raised where the next file is begun or awaited.
+
+    Args:
+        workdir: where the files go.
+        send: told of each durable file, in the thread.
+    """
+
+    def __init__(self, workdir: Path, send: Callable[[StateWritten], None]) -> None:
+        self._workdir = workdir
+        self._send = send
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="writer")
+        self._current: Future[None] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a file is being written."""
+        return self._current is not None and not self._current.done()
+
+    def begin(self, copy: Copy, label: Label) -> None:
+        """Write a copy; waits only while the file before it is unfinished.
+
+        Raises:
+            StorageError: the file before it could not be written.
+        """
+        self.wait()
+        self._current = self._pool.submit(self._write, copy, label)
+
+    def wait(self) -> None:
+        """Return when no file is being written.
+
+        Raises:
+            StorageError: it could not be written.
+        """
+        current, self._current = self._current, None
+        if current is not None:
+            current.result()
+
+    def _write(self, copy: Copy, label: Label) -> None:
+        name = f"{label.purpose}-{label.view}-{copy.step}.safetensors"
+        path = self._workdir / name
+        digest = copy.write(path)
+        self._send(
+            StateWritten(
+                view=label.view,
+                purpose=label.purpose,
+                step=copy.step,
+                epoch=label.epoch,
+                path=str(path),
+                state_digest=digest,
+            )
+        )
