@@ -25,7 +25,7 @@ def test_a_file_is_announced_when_it_is_durable(tmp_path):
     writer.begin(made.copy(), Label(2, "snapshot", 1))
     writer.wait()
     assert not writer.busy
-    (first, there), (second, _) = sent
+    [(first, there), (second, _)] = sent
     assert there
     assert (first.purpose, first.step, first.epoch, first.view) == (
         "checkpoint",
