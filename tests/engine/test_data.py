@@ -38,9 +38,7 @@ def test_lanes_may_ask_at_the_same_time():
     truth = [stream.permutation(3, epoch, 50) for epoch in range(40)]
 
     def ask():
-        for epoch in range(40):
-            if list(order(epoch)) != truth[epoch]:
-                wrong.append(epoch)
+        wrong.extend(e for e in range(40) if list(order(e)) != truth[e])
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
