@@ -6,7 +6,7 @@ parts that are computed or being computed but not yet taken: that bounds the mem
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final, Generic, TypeVar
 
@@ -37,7 +37,9 @@ class Lanes(Generic[ResultT]):
             for lane in range(len(runs))
         ]
 
-    def results(self, step: int, parts: Sequence[int]) -> Iterator[ResultT]:
+    def results(
+        self, step: int, parts: Sequence[int]
+    ) -> Generator[ResultT, None, None]:
         """Yield the result of each part, in order.
 
         One lane works in the calling thread, several in their own; when the iterator

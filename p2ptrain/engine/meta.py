@@ -48,6 +48,7 @@ class StepMeta:
         losses: one a part, in the parts' order.
         bad: what is not finite, or empty.
         ints: the bytes of the integer buffers after the parts; empty without parts.
+        uneven: the parts of this rank left different integers.
         drain: this rank was told to end the view after the step.
     """
 
@@ -55,6 +56,7 @@ class StepMeta:
     losses: tuple[float, ...]
     bad: str
     ints: bytes
+    uneven: bool
     drain: bool
 
 
@@ -150,7 +152,6 @@ def check_steps(metas: Sequence[StepMeta], names: Sequence[str]) -> None:
             buffers of two ranks differ.
     """
     step = metas[0].step
-    whole: tuple[bytes, str] | None = None
     for rank, (meta, name) in enumerate(zip(metas, names, strict=True)):
         if meta.step != step:
             raise LinkLostError(rank, f"is at step {meta.step}, not {step}")
@@ -159,14 +160,20 @@ def check_steps(metas: Sequence[StepMeta], names: Sequence[str]) -> None:
                 f"node {name!r}: {meta.bad} is not finite at step {step}: "
                 "lower the learning rate, clip gradients or check the data"
             )
-        if not meta.losses:
-            continue
-        if whole is None:
-            whole = (meta.ints, name)
-        elif meta.ints != whole[0]:
+    _check_ints(metas, names)
+
+
+def _check_ints(metas: Sequence[StepMeta], names: Sequence[str]) -> None:
+    at_work = [(m, n) for m, n in zip(metas, names, strict=True) if m.losses]
+    if not at_work:
+        raise LinkLostError(0, "no rank has computed anything of the step")
+    first = at_work[0][0].ints
+    for meta, name in at_work:
+        if meta.uneven or meta.ints != first:
+            who = sorted({at_work[0][1], name})
             raise TrainingFaultError(
-                f"the integer buffers of {_nodes([whole[1], name])} differ at step "
-                f"{step}: a buffer that counts must not depend on the samples"
+                f"the integer buffers of {_nodes(who)} differ between parts of step "
+                f"{meta.step}: a buffer that counts must not depend on the samples"
             )
 
 

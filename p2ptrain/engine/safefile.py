@@ -9,7 +9,7 @@ import json
 import os
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -45,6 +45,24 @@ def bytes_of(tensor: Tensor) -> memoryview:
     """
     host = tensor.detach().cpu().contiguous().reshape(-1)
     return host.view(torch.uint8).numpy().data
+
+
+def fill(tensors: Sequence[Tensor], data: bytes) -> None:
+    """Overwrite tensors, in order, with the bytes of tensors like them.
+
+    Raises:
+        LocalError: too few bytes or too many; nothing is changed.
+    """
+    sizes = [tensor.nbytes for tensor in tensors]
+    if sum(sizes) != len(data):
+        raise LocalError(f"{len(data)} bytes for tensors of {sum(sizes)}")
+    start = 0
+    for tensor, size in zip(tensors, sizes, strict=True):
+        piece = bytearray(data[start : start + size])
+        start += size
+        if piece:
+            new = torch.frombuffer(piece, dtype=tensor.dtype)
+            tensor.copy_(new.reshape(tensor.shape))
 
 
 def write_tensors(

@@ -19,8 +19,8 @@ from p2ptrain.engine.meta import (
 from p2ptrain.errors import LinkLostError
 
 NAMES = ("ant", "bee", "cow")
-GOOD = StepMeta(4, (1.0, 2.0), "", b"\x05", False)
-IDLE = StepMeta(4, (), "", b"", False)
+GOOD = StepMeta(4, (1.0, 2.0), "", b"\x05", False, False)
+IDLE = StepMeta(4, (), "", b"", False, False)
 HELLO = HelloMeta(2, 10, "d1", 1, "ant", "spec")
 
 
@@ -62,8 +62,15 @@ def test_a_rank_at_another_step_ends_the_view():
 
 def test_integer_buffers_must_agree():
     other = replace(GOOD, ints=b"\x06")
-    with pytest.raises(TrainingFaultError, match="nodes 'ant', 'cow' differ at step 4"):
+    with pytest.raises(TrainingFaultError, match="nodes 'ant', 'cow' differ .* 4"):
         meta.check_steps([GOOD, IDLE, other], NAMES)
+    with pytest.raises(TrainingFaultError, match="buffers of node 'bee' differ"):
+        meta.check_steps([IDLE, replace(GOOD, uneven=True), GOOD], NAMES)
+
+
+def test_a_step_that_nobody_computed_is_refused():
+    with pytest.raises(LinkLostError, match="no rank has computed"):
+        meta.check_steps([IDLE, IDLE], NAMES[:2])
 
 
 def test_the_odd_node_is_named_by_the_majority():

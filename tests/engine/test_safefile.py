@@ -54,6 +54,16 @@ def test_bytes_are_a_view_of_host_memory():
     assert view[4:8].tobytes() == b"\x00\x00\x80\x3f"
 
 
+def test_tensors_are_filled_from_bytes():
+    old = [torch.tensor(3), torch.zeros(2, 2, dtype=torch.bool), torch.zeros(0)]
+    new = [torch.tensor(-9), torch.tensor([[True, False], [False, True]])]
+    data = b"".join(map(safefile.bytes_of, new))
+    safefile.fill(old, data)
+    assert all(torch.equal(a, b) for a, b in zip(old, new, strict=False))
+    with pytest.raises(LocalError, match="11 bytes for tensors of 12"):
+        safefile.fill(old, data[1:])
+
+
 def test_a_dtype_without_a_name_is_refused(tmp_path):
     with pytest.raises(LocalError, match=r"'z'.*complex128"):
         safefile.write_tensors(
