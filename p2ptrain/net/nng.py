@@ -62,6 +62,7 @@ class NngTransport:
 
     Raises:
         ConfigError: plain and not on loopback.
+        AuthError: the certificates cannot be loaded.
     """
 
     def __init__(
@@ -137,7 +138,9 @@ class NngTransport:
                 if peer.heard_at <= started or not isinstance(error, pynng.Timeout):
                     self._peers.retire(address, peer)
                 raise UnreachableError(
-                    f"no answer from {address} within {timeout_s:g} s: {error}"
+                    f"no answer from {address} within {timeout_s:g} s"
+                    if isinstance(error, pynng.Timeout)
+                    else f"connection to {address} lost: {error}"
                 ) from error
 
     async def serve(

@@ -3,7 +3,7 @@
 pynng has no types; its values are ``Any`` here and in ``nng``, and go nowhere else.
 """
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -11,6 +11,7 @@ import pynng
 import trio
 from pynng import _aio
 
+from p2ptrain.errors import AuthError
 from p2ptrain.tls import SERVER_NAME, TlsMaterial
 
 BACKEND = "p2ptrain"
@@ -52,7 +53,7 @@ class _Completion:
         return trio.lowlevel.Abort.FAILED
 
 
-def _completion(aio: Any) -> tuple[Awaitable[None], Callable[[], None]]:
+def _completion(aio: Any) -> Any:
     done = _Completion(aio)
     return done, done.complete
 
@@ -104,14 +105,24 @@ def set_ms(context: Any, option: str, seconds: float) -> None:
 
 
 def tls_config(tls: TlsMaterial | None, mode: int) -> Any:
-    """Return NNG's mutual TLS for one side, or None without TLS."""
+    """Return NNG's mutual TLS for one side, or None without TLS.
+
+    Raises:
+        AuthError: a file is missing or broken; names the folder.
+    """
     if tls is None:
         return None
-    return pynng.TLSConfig(
-        mode,
-        server_name=SERVER_NAME if mode == pynng.TLSConfig.MODE_CLIENT else None,
-        ca_string=tls.ca.read_text(),
-        own_key_string=tls.key.read_text(),
-        own_cert_string=tls.cert.read_text(),
-        auth_mode=pynng.TLSConfig.AUTH_MODE_REQUIRED,
-    )
+    client = mode == pynng.TLSConfig.MODE_CLIENT
+    try:
+        return pynng.TLSConfig(
+            mode,
+            server_name=SERVER_NAME if client else None,
+            ca_string=tls.ca.read_text(),
+            own_key_string=tls.key.read_text(),
+            own_cert_string=tls.cert.read_text(),
+            auth_mode=pynng.TLSConfig.AUTH_MODE_REQUIRED,
+        )
+    except (OSError, UnicodeError, pynng.NNGException) as error:
+        raise AuthError(
+            f"cannot load the certificates in {tls.cert.parent}: {error}"
+        ) from error

@@ -25,6 +25,7 @@ from p2ptrain.net.operations import (
 from p2ptrain.tls import TlsMaterial
 
 IN_FLIGHT_MAX = 128  # requests to one address
+HEADER_BYTES = 64  # NNG counts its own, one word a hop
 PEERS_MAX = 256  # the least recently used goes first
 REDIAL_MS_MIN = 100
 REDIAL_MS_MAX = 1000
@@ -36,8 +37,8 @@ def bound(socket: Any, bytes_max: int, tls: Any) -> None:
     Raises:
         LocalError: NNG did not take the bound (its setter swallows errors).
     """
-    socket.recv_max_size = bytes_max
-    if socket.recv_max_size != bytes_max:
+    socket.recv_max_size = bytes_max + HEADER_BYTES
+    if socket.recv_max_size != bytes_max + HEADER_BYTES:
         raise LocalError("NNG did not take the bound on received messages")
     if tls is not None:
         socket.tls_config = tls
