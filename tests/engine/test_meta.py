@@ -62,7 +62,7 @@ def test_a_rank_at_another_step_ends_the_view():
 
 def test_integer_buffers_must_agree():
     other = replace(GOOD, ints=b"\x06")
-    with pytest.raises(TrainingFaultError, match="nodes 'ant', 'cow' differ .* 4"):
+    with pytest.raises(TrainingFaultError, match=r"nodes 'ant', 'cow' differ .* 4"):
         meta.check_steps([GOOD, IDLE, other], NAMES)
     with pytest.raises(TrainingFaultError, match="buffers of node 'bee' differ"):
         meta.check_steps([IDLE, replace(GOOD, uneven=True), GOOD], NAMES)
