@@ -35,7 +35,7 @@ class Commands:
         self._halt: HaltView | None = None  # the newest
         self._quit = False
         self._view = -1  # the view that runs
-        self._abort: Callable[[], None] | None = None
+        self._abort: Callable[[str], None] | None = None
 
     def start(self) -> None:
         """Begin to read."""
@@ -53,9 +53,9 @@ class Commands:
             return None
 
     @contextmanager
-    def watching(self, view: int, abort: Callable[[], None]) -> Iterator[None]:
-        """Have ``abort`` called, once and in any thread, when the view must end at
-        once: now, if that was commanded before.
+    def watching(self, view: int, abort: Callable[[str], None]) -> Iterator[None]:
+        """Have ``abort`` called with the reason, once and in any thread, when the view
+        must end at once: now, if that was commanded before.
         """
         with self._lock:
             self._view, self._abort = view, abort
@@ -115,10 +115,11 @@ class Commands:
     def _abort_if_told(self) -> None:
         with self._lock:
             view, abort = self._view, self._abort
-        if abort is None or self.reason(view) is None:
+        reason = self.reason(view)
+        if abort is None or reason is None:
             return
         with self._lock:
             if self._abort is not abort:
                 return
             self._abort = None
-        abort()
+        abort(reason)

@@ -9,7 +9,7 @@ and so on; their order in a digest is that of their names.
 
 import json
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,7 @@ from p2ptrain.messages.session import EpochFigures
 
 FORMAT: Final = "p2ptrain-state-1"
 LOSSES: Final = "history/losses"
+EXPONENTS: Final = "reduce/exponents"  # int64, one a reduced tensor; exact mode only
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +98,23 @@ class TrainState:
         """Return the digest of the tensors and the step."""
         return digest_of(self.tensors, self.step)
 
-    def applied(self, loss: float) -> None:
-        """Count a step whose new tensors are in place."""
+    def applied(self, loss: float, exponents: Sequence[int] = ()) -> None:
+        """Count a step whose new tensors are in place.
+
+        Args:
+            loss: of the step.
+            exponents: what the reducer needs to know in the next one.
+        """
+        if exponents:
+            self.tensors[EXPONENTS].copy_(torch.tensor(exponents))
         self.losses.append(loss)
         self.step += 1
+
+    @property
+    def exponents(self) -> list[int]:
+        """What the reducer needs to know in the next step."""
+        held = self.tensors.get(EXPONENTS)
+        return [] if held is None or not self.step else held.tolist()
 
     def copy(self) -> Copy:
         """Return a copy that later steps do not change."""

@@ -56,7 +56,7 @@ def test_commands_come_in_order_and_halts_do_not_wait_in_line(daemon):
 
 def test_a_halt_aborts_the_running_view_from_another_thread(daemon):
     aborted = threading.Event()
-    with daemon.commands.watching(4, aborted.set):
+    with daemon.commands.watching(4, lambda _: aborted.set()):
         assert daemon.commands.reason(4) is None
         daemon.send(HaltView(4, "a rank died", False))
         assert aborted.wait(20)
@@ -67,22 +67,22 @@ def test_a_halt_that_came_first_aborts_at_once(daemon):
     daemon.send(HaltView(4, "changed my mind", False))
     daemon.settle()
     calls = []
-    with daemon.commands.watching(4, lambda: calls.append(1)):
-        assert calls == [1]
+    with daemon.commands.watching(4, calls.append):
+        assert calls == ["changed my mind"]
 
 
 def test_a_view_is_aborted_once(daemon):
     calls = []
-    with daemon.commands.watching(4, lambda: calls.append(1)):
+    with daemon.commands.watching(4, calls.append):
         daemon.send(HaltView(4, "a", False), HaltView(4, "a", False), Quit())
         assert daemon.commands.take() == Quit()
         daemon.settle()
-    assert calls == [1]
+    assert calls == ["a"]
 
 
 def test_other_views_and_drains_abort_nothing(daemon):
     calls = []
-    with daemon.commands.watching(4, lambda: calls.append(1)):
+    with daemon.commands.watching(4, calls.append):
         daemon.send(HaltView(3, "stale", False))
         daemon.settle()
         assert daemon.commands.reason(4) is None
@@ -96,17 +96,17 @@ def test_other_views_and_drains_abort_nothing(daemon):
 
 def test_a_halt_overrules_a_drain_and_not_the_other_way(daemon):
     calls = []
-    with daemon.commands.watching(4, lambda: calls.append(1)):
+    with daemon.commands.watching(4, calls.append):
         daemon.send(HaltView(4, "drain", True), HaltView(4, "now", False))
         daemon.send(HaltView(4, "drain", True))
         daemon.settle()
         assert daemon.commands.reason(4) == "now"
-    assert calls == [1]
+    assert calls == ["now"]
 
 
 def test_a_view_that_is_over_is_not_aborted(daemon):
     calls = []
-    with daemon.commands.watching(4, lambda: calls.append(1)):
+    with daemon.commands.watching(4, calls.append):
         pass
     daemon.send(HaltView(4, "late", False))
     daemon.settle()
@@ -115,7 +115,7 @@ def test_a_view_that_is_over_is_not_aborted(daemon):
 
 def test_a_quit_aborts_whatever_runs(daemon):
     aborted = threading.Event()
-    with daemon.commands.watching(9, aborted.set):
+    with daemon.commands.watching(9, lambda _: aborted.set()):
         daemon.send(Quit())
         assert aborted.wait(20)
         assert "quit" in daemon.commands.reason(9)
