@@ -198,9 +198,8 @@ class Membership:
             hello = Hello(self.me, probe.me.control)
             self._effects.append(SendTo(probe.me.control, hello))
             return
-        ack = ProbeAck(
-            probe.seq, probe.target, self._beliefs.news_for(probe.me.node, probe.me)
-        )
+        news = self._beliefs.news_for(probe.me.node, probe.me)
+        ack = ProbeAck(probe.seq, probe.target, news)
         self._effects.append(SendTo(probe.me.control, ack))
 
     def _asked_to_probe(self, now: float, ask: ProbeFor) -> None:

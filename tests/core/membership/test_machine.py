@@ -402,3 +402,18 @@ def test_after_leaving_it_hears_nothing(make_record: Any) -> None:
     while math.isfinite(core.deadline):
         core.step(core.deadline, Tick())
     assert core.me.status is LEFT
+
+
+def test_after_a_pause_of_its_own_it_blames_nobody(make_record: Any) -> None:
+    core = born(make_record)
+    introduce(core, make_record, 2, 3, 4)
+    suspect = _with(make_record(4), SUSPECT)
+    rumor = Gossip((Rumor(suspect, make_record(3).node),))
+    core.step(0.0, Received(make_record(3).node, "", rumor))
+    while not _sent(core.step(core.deadline, Tick()), Probe):
+        pass  # now a probe is under way, and a suspicion
+    effects = core.step(60.0, Tick())
+    assert _sent(effects, ProbeFor) == []
+    assert suspect in core.members()
+    assert core.health == 1
+    assert 60.0 < core.deadline < 61.0

@@ -89,3 +89,11 @@ def test_everything_is_bounded() -> None:
     assert len(seeds._seeds) == len(seeds._shunned) == len(seeds._own) == 10
     seeds.forget(1000.0, "new:1")
     assert list(seeds._shunned) == ["new:1"]  # the old ones have served their time
+
+
+def test_a_death_does_not_end_shunning() -> None:
+    seeds = Seeds(MembershipConfig(forget_s=30.0))
+    seeds.find(0.0, "x:1")
+    seeds.forget(1.0, "x:1")
+    seeds.retry(2.0, "x:1")
+    assert due_times(seeds, 40.0)[0] >= 31.0
