@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from p2ptrain.core.ring import Item, MetaPiece, Piece, Reduction, Shape
-from p2ptrain.engine.links import META, PIECE, Header, Links
+from p2ptrain.engine.header import META, PIECE, Header
+from p2ptrain.engine.links import Links
 from p2ptrain.engine.rendezvous import Place, RingListener, meet
 from p2ptrain.errors import LinkLostError, PeerError
 
@@ -46,7 +47,11 @@ class Group:
         """
         if self.world == 1:
             return
-        ends = meet(listener, place, timeout_s, self._stop)
+        try:
+            ends = meet(listener, place, timeout_s, self._stop)
+        except LinkLostError:
+            self._check_alive()
+            raise
         self._links = Links(ends, self._view, self._stall_s)
         if self._stop.is_set():  # aborted while we met
             self._links.abort(-1, self._reason)
@@ -140,6 +145,7 @@ class _Turn:
             following = shape.passed_on(item)
             if following is not None:
                 self._send(following)
+        self._links.flush()  # the caller may overwrite the vector now
         return tuple(self._metas[rank] for rank in range(shape.world))
 
     def _expected(self, header: Header) -> Item:

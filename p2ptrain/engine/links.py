@@ -2,70 +2,32 @@
 
 Blocking sockets in threads: a sender thread takes what is queued and, when idle, says
 once in a while that this process lives; the training thread receives, straight into
-tensor memory. A link on which nothing moves for ``stall_s`` is lost, however long the
-neighbour computes. Any thread may ``abort``: both connections are shut down, and the
-next rank is told whom to blame.
+tensor memory. Any thread may ``abort``.
+
+Who notices what: a rank watches its previous one, on which nothing may move for
+``stall_s`` while something is awaited, and tells the next one whom to blame; so the
+news of a loss runs once around the ring. The sending side has no time-out, for a next
+rank that computes does not read, and may do so for as long as it likes; only when all
+ranks must be in the same reduction (``flush``) is it held to ``stall_s`` too. A sender
+that fails waits a moment for the news, which knows better who is to blame.
 """
 
 import queue
 import socket
 import ssl
-import struct
 import threading
+import time
 from dataclasses import dataclass
 from typing import Final
 
+from p2ptrain.engine.header import BEAT, BLAME, HEADER, NOBODY, Header
 from p2ptrain.errors import LinkLostError, PeerError
 
-HEADER: Final = struct.Struct("<4sBIQHHQQ")
-MAGIC: Final = b"p2pr"
 BLAME_BYTES_MAX: Final = 400
 BEAT_S: Final = 0.25
+NEWS_S: Final = 0.3  # a failed sender waits so long for news from around the ring
+LINGER_S: Final = 1.0
 SMALL_BYTES: Final = 4096
-NOBODY: Final = 0xFFFF  # blames no rank: the view was halted on purpose
-
-PIECE, META, BEAT, BLAME = range(4)  # kinds of frames
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What stands before a frame's bytes.
-
-    Args:
-        kind: PIECE, META, BEAT (no bytes) or BLAME (a sentence on rank ``origin``).
-        view: the view that the link was made for.
-        turn: which reduction of the view.
-        op: operation of the reduction.
-        origin: rank that a meta is of, or that is blamed.
-        start: first element of a piece.
-        length: bytes that follow.
-    """
-
-    kind: int
-    view: int
-    turn: int = 0
-    op: int = 0
-    origin: int = 0
-    start: int = 0
-    length: int = 0
-
-    def pack(self) -> bytes:
-        """Return the header's bytes."""
-        where = (self.turn, self.op, self.origin, self.start, self.length)
-        return HEADER.pack(MAGIC, self.kind, self.view, *where)
-
-    @classmethod
-    def unpack(cls, data: bytes) -> "Header":
-        """Return the header that bytes hold.
-
-        Raises:
-            PeerError: they hold none.
-        """
-        magic, *fields = HEADER.unpack(data)
-        if magic != MAGIC or fields[0] > BLAME:
-            raise PeerError("not a ring frame")
-        return cls(*fields)
-
 
 Frame = tuple[bytes, memoryview]  # a packed header and its bytes
 
@@ -96,18 +58,43 @@ class Links:
     def __init__(self, ends: Ends, view: int, stall_s: float) -> None:
         self._ends = ends
         self._view = view
+        self._stall_s = stall_s
         self._queue: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
+        self._queued = 0
+        self._sent = 0  # frames; written by the sender only
+        self._moved = 0  # bytes; written by the sender only
+        self._drained = threading.Condition()
         self._lock = threading.Lock()
         self._broken: LinkLostError | None = None
-        for end in (ends.incoming, ends.outgoing):
-            end.settimeout(stall_s)
-        self._sender = threading.Thread(target=self._send_all, name="ring-sender")
+        self._over = threading.Event()
+        ends.incoming.settimeout(stall_s)
+        ends.outgoing.settimeout(None)
+        self._sender = threading.Thread(target=self._run_sender, name="ring-sender")
         self._sender.daemon = True
         self._sender.start()
 
     def send(self, header: Header, body: memoryview) -> None:
-        """Queue a frame; the body must stay as it is until it is sent."""
+        """Queue a frame; the body must stay as it is until ``flush`` returns."""
+        self._queued += 1
         self._queue.put((header.pack(), body))
+
+    def flush(self) -> None:
+        """Wait until all that was queued has left this process; call it when the next
+        rank is bound to be receiving.
+
+        Raises:
+            LinkLostError: the link is lost, or nothing moves for ``stall_s``.
+        """
+        seen, since = -1, time.monotonic()
+        while self._sent < self._queued:
+            if self._broken is not None:
+                raise self._broken
+            if self._moved != seen:
+                seen, since = self._moved, time.monotonic()
+            elif time.monotonic() - since > self._stall_s:
+                raise self._lost(self._ends.next, "takes nothing")
+            with self._drained:
+                self._drained.wait_for(self._is_drained, timeout=BEAT_S)
 
     def receive_header(self) -> Header:
         """Return the next frame's header; signs of life are skipped.
@@ -154,12 +141,33 @@ class Links:
         self._lost(rank, problem)
 
     def close(self) -> None:
-        """Send what is queued, then close both connections."""
+        """Send what is queued, let the previous rank finish too, then close both."""
+        until = time.monotonic() + LINGER_S
         self._queue.put(None)
-        self._sender.join(timeout=5.0)
+        self._sender.join(timeout=LINGER_S)
+        if self._broken is None:
+            self._linger(until)
         for end in (self._ends.incoming, self._ends.outgoing):
             _shut(end)
             end.close()
+        self._sender.join(timeout=LINGER_S)
+
+    def _linger(self, until: float) -> None:
+        """Read until the previous rank closes: closing with unread bytes would reset
+        its connection, and end a reduction that it has not finished.
+        """
+        _shut(self._ends.outgoing, socket.SHUT_WR)
+        scrap = bytearray(SMALL_BYTES)
+        try:
+            while (left := until - time.monotonic()) > 0:
+                self._ends.incoming.settimeout(left)
+                if not self._ends.incoming.recv_into(scrap):
+                    return
+        except OSError:
+            return  # late, or gone
+
+    def _is_drained(self) -> bool:
+        return self._sent >= self._queued or self._broken is not None
 
     def _lost(self, rank: int, problem: str) -> LinkLostError:
         """Note the first loss, shut both connections, and return the error to raise."""
@@ -169,7 +177,10 @@ class Links:
                 self._broken = LinkLostError(rank, problem)
             lost = self._broken
         if first:
+            self._over.set()
             self._shut_down()
+            with self._drained:
+                self._drained.notify_all()
         return lost
 
     def _shut_down(self) -> None:
@@ -187,21 +198,29 @@ class Links:
         rank = header.origin if header.origin != NOBODY else -1
         return self._lost(rank, bytes(buffer).decode(errors="replace"))
 
+    def _run_sender(self) -> None:
+        try:
+            self._send_all()
+        except OSError as error:
+            self._over.wait(NEWS_S)
+            self._lost(self._ends.next, _reason(error))
+
     def _send_all(self) -> None:
         beat = Header(BEAT, self._view).pack()
-        empty = memoryview(b"")
-        try:
-            while True:
-                try:
-                    item = self._queue.get(timeout=BEAT_S)
-                except queue.Empty:
-                    item = (beat, empty)
-                if item is None:
-                    self._say_blame()
-                    return
-                self._send_one(*item)
-        except OSError as error:
-            self._lost(self._ends.next, _reason(error))
+        while True:
+            try:
+                item = self._queue.get(timeout=BEAT_S)
+            except queue.Empty:
+                self._push(memoryview(beat))
+                continue
+            if item is None:
+                self._say_blame()
+                return
+            self._send_one(*item)
+            self._sent += 1
+            if self._queue.empty():
+                with self._drained:
+                    self._drained.notify_all()
 
     def _send_one(self, header: bytes, body: memoryview) -> None:
         if len(body) < SMALL_BYTES:
@@ -211,10 +230,11 @@ class Links:
             self._push(body)
 
     def _push(self, data: memoryview) -> None:
-        """Send it all; ``sendall`` would give the whole of it one ``stall_s`` only."""
         done = 0
         while done < len(data):
-            done += self._ends.outgoing.send(data[done:])
+            count = self._ends.outgoing.send(data[done:])
+            done += count
+            self._moved += count
 
     def _say_blame(self) -> None:
         lost = self._broken
@@ -225,10 +245,10 @@ class Links:
             self._push(memoryview(header.pack() + text))
 
 
-def _shut(end: socket.socket) -> None:
+def _shut(end: socket.socket, how: int = socket.SHUT_RDWR) -> None:
     """Shut a connection down so that every thread blocked on it returns."""
     try:
-        socket.socket.shutdown(end, socket.SHUT_RDWR)
+        socket.socket.shutdown(end, how)
     except (OSError, ssl.SSLError):
         return  # it is already gone
 

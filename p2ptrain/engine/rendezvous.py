@@ -11,6 +11,7 @@ import ssl
 import struct
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,6 +32,7 @@ GREETING_S: Final = 3.0
 STRANGERS_MAX: Final = 16  # greetings under way at once
 RETRY_S: Final = 0.05
 LENGTH: Final = struct.Struct("<I")
+CONSENT: Final = b"\x01"
 BUFFER_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -100,8 +102,7 @@ class RingListener:
                 greeting, connection = self._greeted.get(timeout=RETRY_S)
             except queue.Empty:
                 continue
-            if greeting == wanted:
-                connection.sendall(b"\x01")
+            if greeting == wanted and _consent(connection):
                 return connection
             connection.close()  # another view's: it will try again, or is gone
         raise LinkLostError(place.previous, "did not connect")
@@ -110,6 +111,8 @@ class RingListener:
         """Stop listening."""
         socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
         self._socket.close()
+        while not self._greeted.empty():
+            self._greeted.get()[1].close()
 
     def _accept(self) -> None:
         while True:
@@ -134,11 +137,22 @@ class RingListener:
             greeting = _read_greeting(connection)
             if isinstance(connection, ssl.SSLSocket):
                 _check_owner(connection, greeting.node)
-            self._greeted.put((greeting, connection), timeout=GREETING_S)
-        except (OSError, P2PTrainError, queue.Full):
+            self._hand_over(greeting, connection)
+        except (OSError, P2PTrainError):
             connection.close()
         finally:
             self._strangers.release()
+
+    def _hand_over(self, greeting: Greeting, connection: socket.socket) -> None:
+        """Queue a connection; when too many wait, the oldest is stale."""
+        while True:
+            try:
+                self._greeted.put_nowait((greeting, connection))
+            except queue.Full:
+                with suppress(queue.Empty):
+                    self._greeted.get_nowait()[1].close()
+            else:
+                return
 
 
 def meet(
@@ -154,8 +168,17 @@ def meet(
     try:
         # The next rank's consent comes when it takes us; meanwhile we take ours.
         incoming = listener.take(place, until, stop)
-        _await_consent(outgoing, place.next, until, stop)
     except LinkLostError:
+        outgoing.close()
+        raise
+    try:
+        while not _await_consent(outgoing, place.next, until, stop):
+            # It was still at another view, and let us go.
+            outgoing.close()
+            stop.wait(RETRY_S)
+            outgoing = _reach(listener.tls, place, until, stop)
+    except LinkLostError:
+        incoming.close()
         outgoing.close()
         raise
     return Ends(incoming, outgoing, place.previous, place.next)
@@ -171,7 +194,7 @@ def _reach(
     while time.monotonic() < until and not stop.is_set():
         try:
             return _dial(tls, seat, greeting)
-        except (OSError, AuthError) as error:
+        except (OSError, ValueError, AuthError) as error:
             problem = str(error)
             stop.wait(RETRY_S)
     raise LinkLostError(place.next, problem)
@@ -180,46 +203,60 @@ def _reach(
 def _dial(tls: TlsMaterial | None, seat: RingSeat, greeting: Greeting) -> socket.socket:
     host, _, port = seat.ring.rpartition(":")
     raw = socket.create_connection((host.strip("[]"), int(port)), timeout=GREETING_S)
+    connection = raw
     try:
         _tune(raw)
-        connection = raw
         if tls is not None:
             context = client_context(tls)
             connection = context.wrap_socket(raw, server_hostname=seat.node)
         body = codec.encode(codec.to_plain(greeting))
         connection.sendall(LENGTH.pack(len(body)) + body)
     except OSError:
-        raw.close()
+        connection.close()
         raise
     return connection
 
 
+def _consent(connection: socket.socket) -> bool:
+    """Tell the previous rank that it is taken; false when it is gone."""
+    try:
+        connection.sendall(CONSENT)
+    except OSError:
+        return False
+    return True
+
+
 def _await_consent(
     outgoing: socket.socket, rank: int, until: float, stop: threading.Event
-) -> None:
+) -> bool:
+    """Wait to be taken; false when the next rank closed the connection instead."""
     outgoing.settimeout(RETRY_S)
     while time.monotonic() < until and not stop.is_set():
         try:
-            if outgoing.recv(1) == b"\x01":
-                return
+            return outgoing.recv(1) == CONSENT
         except TimeoutError:
             continue
-        except OSError as error:
-            raise LinkLostError(rank, str(error)) from error
-        raise LinkLostError(rank, "closed the connection")
+        except OSError:
+            return False
     raise LinkLostError(rank, "did not answer")
 
 
 def _read_greeting(connection: socket.socket) -> Greeting:
-    (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size))
+    until = time.monotonic() + GREETING_S
+    (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size, until))
     if length > GREETING_BYTES_MAX:
         raise PeerError(f"greeting of {length} bytes")
-    return codec.from_plain(Greeting, codec.decode(_exactly(connection, length)))
+    body = _exactly(connection, length, until)
+    return codec.from_plain(Greeting, codec.decode(body))
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
+def _exactly(connection: socket.socket, size: int, until: float) -> bytes:
     data = b""
     while len(data) < size:
+        left = until - time.monotonic()
+        if left <= 0:  # bytes that drip must not hold a thread for longer
+            raise PeerError("greets too slowly")
+        connection.settimeout(left)
         piece = connection.recv(size - len(data))
         if not piece:
             raise PeerError("closed in its greeting")
@@ -237,6 +274,8 @@ def _listen(host: str, ports: tuple[int, int]) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for port in range(ports[0], ports[1] + 1):
         listener = socket.socket(family, socket.SOCK_STREAM)
+        # A trainer that starts again must not wait for its last life's connections.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host.strip("[]"), port))
             listener.listen(STRANGERS_MAX)
