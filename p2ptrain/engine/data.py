@@ -2,7 +2,7 @@
 
 import threading
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 import numpy as np
@@ -55,21 +55,33 @@ class SampleOrder:
         return array("q", keys.argsort(kind="stable").astype(np.int64).tobytes())
 
 
+def same(tensor: Tensor) -> Tensor:
+    """Return the tensor as it is."""
+    return tensor
+
+
 class Feed:
     """The data inputs of a graph on one device.
 
     Args:
         sources: by input.
         device: where the tensors are wanted.
+        cast: applied to each of them first.
     """
 
-    def __init__(self, sources: Mapping[str, Source], device: torch.device) -> None:
+    def __init__(
+        self,
+        sources: Mapping[str, Source],
+        device: torch.device,
+        cast: Callable[[Tensor], Tensor] = same,
+    ) -> None:
         self._sources = sources
         self._device = device
+        self._cast = cast
 
     def take(self, samples: Sequence[int]) -> dict[str, Tensor]:
         """Return the inputs for some samples."""
         return {
-            name: source.take(samples).to(self._device)
+            name: self._cast(source.take(samples)).to(self._device)
             for name, source in self._sources.items()
         }

@@ -67,6 +67,11 @@ class Lanes(Generic[ResultT]):
                 future.cancel()
             wait(futures.values())
 
+    def close(self) -> None:
+        """End the threads when they have done what they are at."""
+        for pool in self._pools:
+            pool.shutdown()
+
     def _fill(
         self,
         step: int,

@@ -56,6 +56,10 @@ class StateWriter:
         if current is not None:
             current.result()
 
+    def close(self) -> None:
+        """End the thread when it has done what it is at."""
+        self._pool.shutdown()
+
     def _write(self, copy: Copy, label: Label) -> None:
         name = f"{label.purpose}-{label.view}-{copy.step}.safetensors"
         path = self._workdir / name
