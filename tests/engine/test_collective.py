@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from p2ptrain.engine import rendezvous
 from p2ptrain.engine.collective import META_BYTES_MAX, PIECE_BYTES, Group, solo
-from p2ptrain.engine.header import PIECE, Header
+from p2ptrain.engine.header import META, PIECE, Header
 from p2ptrain.errors import LinkLostError
 from p2ptrain.security.authority import create_authority, new_key
 from p2ptrain.security.identity import save_identity
@@ -120,8 +121,11 @@ def test_alone_nothing_is_copied() -> None:
     group.close()
 
 
-def test_the_vector_may_be_overwritten_at_once() -> None:
+def test_the_vector_may_be_overwritten_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The next rank still receives when this one has its sum: its bytes must stand."""
+    monkeypatch.setattr(rendezvous, "BUFFER_BYTES", 64 * 1024)
     size = 4_000_000
 
     def fast(group: Group) -> int:
@@ -194,13 +198,20 @@ def test_ranks_that_disagree_get_no_sum(wrong: str, world: int) -> None:
 
 
 def test_a_piece_that_is_no_whole_number_of_elements_is_refused() -> None:
+    """The last piece of the last operation: nothing after it would show the slip."""
+
     def odd(group: Group) -> int:
         assert group._links is not None
-        header = Header(PIECE, 1, turn=1, op=0, start=0, length=7)
-        group._links.send(header, memoryview(bytes(7)))
-        return many(1, 4, group)
+        for header in (
+            Header(META, 1, turn=1, origin=1),
+            Header(PIECE, 1, turn=1, start=2, length=8),
+            Header(PIECE, 1, turn=1, op=1, start=0, length=11),
+        ):
+            group._links.send(header, memoryview(bytes(header.length)))
+        group._links.receive_into(memoryview(bytearray(10**6)))
+        return 0
 
-    assert_all_lost(run_ranks([odd, partial(many, 1, 4)]), [0, 1])
+    assert_all_lost(run_ranks([partial(many, 1, 4), odd]), [0, 1])
 
 
 @pytest.mark.parametrize("world", [2, 3, 5])

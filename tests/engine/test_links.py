@@ -170,7 +170,10 @@ def test_the_next_rank_is_told_whom_to_blame() -> None:
 
 
 def test_news_of_a_loss_names_the_same_rank_all_around() -> None:
-    """Rank 1 of 4 dies while all wait: rank 0 only sees that it cannot send."""
+    """Rank 1 of 4 dies: rank 0 sees first that it cannot send, and must not shut down
+    before the news of rank 2 has come around, or rank 3 would blame rank 0.
+    """
+    frame = (Header(META, 7), memoryview(b""))
     with ring(4) as links:
         found: dict[int, int] = {}
 
@@ -180,13 +183,19 @@ def test_news_of_a_loss_names_the_same_rank_all_around() -> None:
             except LinkLostError as error:
                 found[rank] = error.rank
 
-        threads = [threading.Thread(target=wait, args=(rank,)) for rank in (0, 2, 3)]
-        for thread in threads:
-            thread.start()
+        threads = {
+            rank: threading.Thread(target=wait, args=(rank,)) for rank in (0, 2, 3)
+        }
+        threads[0].start()
         dead = links[1]._ends
         dead.outgoing.shutdown(socket.SHUT_RDWR)
         dead.incoming.shutdown(socket.SHUT_RDWR)
-        for thread in threads:
+        links[0].send(*frame)
+        time.sleep(0.05)
+        assert links[0]._broken is None
+        threads[3].start()
+        threads[2].start()
+        for thread in threads.values():
             thread.join(5)
         assert found == {0: 1, 2: 1, 3: 1}
 
