@@ -9,6 +9,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from p2ptrain.spec.text import show, spell
+
 SIZE_MAX: Final = 2**63 - 1  # of torch's sizes, strides and offsets
 
 
@@ -96,7 +98,7 @@ def dtype_of(name: str) -> DType:
     """
     dtype = DTYPES.get(name)
     if dtype is None:
-        raise SizeError(f"unknown dtype {name[:40]!r}")
+        raise SizeError(f"unknown dtype {show(name)}")
     if name not in USABLE:
         raise SizeError(f"dtype {name!r} is not for tensors here")
     return dtype
@@ -111,11 +113,11 @@ def numel(shape: Sequence[int]) -> int:
     count = 1
     for index, size in enumerate(shape):
         if not 0 <= size <= SIZE_MAX:
-            raise SizeError(f"dimension {index} is {size}")
+            raise SizeError(f"dimension {index} is {show(size)}")
         # as if no dimension were 0, for torch multiplies the others too
         count *= max(size, 1)
         if count > SIZE_MAX:
-            raise SizeError(f"the product of shape {_short(shape)} overflows")
+            raise SizeError(f"the product of shape {show(tuple(shape))} overflows")
     return 0 if 0 in shape else count
 
 
@@ -127,15 +129,5 @@ def nbytes(dtype: str, shape: Sequence[int]) -> int:
     """
     size = dtype_of(dtype).itemsize * numel(shape)
     if size > SIZE_MAX:
-        raise SizeError(f"the bytes of {dtype}{_short(shape)} overflow")
+        raise SizeError(f"the bytes of {spell(dtype, shape)} overflow")
     return size
-
-
-def _short(shape: Sequence[int]) -> str:
-    more = ", ..." if len(shape) > 8 else ""
-    return f"[{', '.join(map(str, shape[:8]))}{more}]"
-
-
-def spell(dtype: str, shape: Sequence[int]) -> str:
-    """Return a tensor's dtype and shape as text, for example ``float32[2, 3]``."""
-    return dtype + _short(shape)

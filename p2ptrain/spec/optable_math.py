@@ -15,17 +15,17 @@ exp, exp2, expm1, log, log2, log10, log1p, sqrt, rsqrt, sin, cos, tan, asin, aco
 logit: self eps:F?=none ; float
 reciprocal: self ; float
 polygamma: n:I self ; float
-gelu: self *approximate:E(none|tanh)=none ; activation
-silu: self ; activation
-elu: self alpha:S=1 scale:S=1 input_scale:S=1 ; activation
-celu: self alpha:S=1.0 ; activation
-leaky_relu: self negative_slope:S=0.01 ; activation
-hardswish, hardsigmoid: self ; activation
-hardtanh: self min_val:S=-1 max_val:S=1 ; activation
-softplus: self beta:S=1 threshold:S=20 ; activation
-mish: self ; activation
-softshrink, hardshrink: self lambd:S=0.5 ; activation
-threshold: self threshold:S value:S ; activation
+gelu: self *approximate:E(none|tanh)=none ; same
+silu: self ; same
+elu: self alpha:S=1 scale:S=1 input_scale:S=1 ; same
+celu: self alpha:S=1.0 ; same
+leaky_relu: self negative_slope:S=0.01 ; same
+hardswish, hardsigmoid: self ; same
+hardtanh: self min_val:S=-1 max_val:S=1 ; same
+softplus: self beta:S=1 threshold:S=20 ; same
+mish: self ; same
+softshrink, hardshrink: self lambd:S=0.5 ; same
+threshold: self threshold:S value:S ; same
 isnan, isinf, isposinf, isneginf, signbit, logical_not: self ; test
 add.Tensor: self other *alpha:S=1 ; binary
 add.Scalar: self other:S alpha:S=1 ; binary

@@ -52,20 +52,16 @@ avg_pool3d: self kernel_size:I[] stride:I[]=[] padding:I[]=[0,0,0] ceil_mode:B=f
   count_include_pad:B=true divisor_override:I?=none ; avg_pool
 max_pool2d_with_indices_backward, max_pool3d_with_indices_backward: grad_output self
   kernel_size:I[] stride:I[] padding:I[] dilation:I[] ceil_mode:B indices ;
-  pool_backward
+  max_pool_backward
 avg_pool2d_backward, avg_pool3d_backward: grad_output self kernel_size:I[] stride:I[]
-  padding:I[] ceil_mode:B count_include_pad:B divisor_override:I? ; pool_backward
+  padding:I[] ceil_mode:B count_include_pad:B divisor_override:I? ; avg_pool_backward
 _adaptive_avg_pool2d_backward, _adaptive_avg_pool3d_backward: grad_output self ;
-  pool_backward
+  adaptive_pool_backward
 adaptive_max_pool2d_backward, adaptive_max_pool3d_backward: grad_output self indices ;
-  pool_backward
-fractional_max_pool2d_backward: grad_output self kernel_size:I[] output_size:I[]
-  indices ; pool_backward
+  adaptive_pool_backward
 _adaptive_avg_pool2d, _adaptive_avg_pool3d: self output_size:I[] ; adaptive_pool
 adaptive_max_pool2d, adaptive_max_pool3d: self output_size:I[] -> 2 ;
   adaptive_max_pool
-fractional_max_pool2d: self kernel_size:I[] output_size:I[] random_samples -> 2 ;
-  fractional_pool
 max_unpool2d: self indices output_size:I[] ; unpool
 max_unpool3d: self indices output_size:I[] stride:I[] padding:I[] ; unpool
 reflection_pad1d, reflection_pad2d, reflection_pad3d, replication_pad1d,

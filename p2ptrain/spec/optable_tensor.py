@@ -4,7 +4,7 @@ Data only; ``spec.ops`` says how a line is read.
 """
 
 TABLE = """\
-detach, alias: self ; detach
+detach, alias: self ; same
 clone: self *memory_format:M?=none ; like
 zeros_like, ones_like: self *dtype:D?=none *memory_format:M?=none ; like
 full_like: self fill_value:S *dtype:D?=none *memory_format:M?=none ; like
@@ -13,7 +13,7 @@ fill.Scalar: self value:S ; like
 fill.Tensor: self value ; like
 copy: self src non_blocking:B=false ; copy
 zeros, ones: size:I[] *dtype:D?=none ; create
-full: size:I[] fill_value:S *dtype:D?=none ; create
+full: size:I[] fill_value:S *dtype:D?=none ; fill
 scalar_tensor: s:S *dtype:D?=none ; scalar
 new_zeros, new_ones: self size:I[] *dtype:D?=none ; create_new
 new_full: self size:I[] fill_value:S *dtype:D?=none ; create_new
@@ -23,7 +23,6 @@ arange.start_step: start:S end:S step:S=1 *dtype:D?=none ; arange
 linspace: start:S end:S steps:I *dtype:D?=none ; linspace
 eye: n:I *dtype:D?=none ; eye
 eye.m: n:I m:I *dtype:D?=none ; eye
-tril_indices, triu_indices: row:I col:I offset:I=0 *dtype:D?=int64 ; tri_indices
 view, _unsafe_view: self size:I[] ; view
 expand: self size:I[] *implicit:B=false ; expand
 permute: self dims:I[] ; permute
@@ -49,10 +48,12 @@ cat: tensors:T[] dim:I=0 ; cat
 stack: tensors:T[] dim:I=0 ; stack
 constant_pad_nd: self pad:I[] value:S=0 ; pad
 diag_embed: self offset:I=0 dim1:I=-2 dim2:I=-1 ; diag_embed
-select_backward: grad_output input_sizes:I[] dim:I index:I ; from_sizes
-slice_backward: grad_output input_sizes:I[] dim:I start:I end:I step:I ; from_sizes
-diagonal_backward: grad_output input_sizes:I[] offset:I dim1:I dim2:I ; from_sizes
-unfold_backward: grad_in input_sizes:I[] dim:I size:I step:I ; from_sizes
+select_backward: grad_output input_sizes:I[] dim:I index:I ; select_backward
+slice_backward: grad_output input_sizes:I[] dim:I start:I end:I step:I ;
+  slice_backward
+diagonal_backward: grad_output input_sizes:I[] offset:I dim1:I dim2:I ;
+  diagonal_backward
+unfold_backward: grad_in input_sizes:I[] dim:I size:I step:I ; unfold_backward
 slice_scatter: self src dim:I=0 start:I?=none end:I?=none step:I=1 ; into_first
 select_scatter: self src dim:I index:I ; into_first
 diagonal_scatter: self src offset:I=0 dim1:I=0 dim2:I=1 ; into_first
@@ -80,21 +81,22 @@ max.dim, min.dim, median.dim: self dim:I keepdim:B=false -> 2 ; reduce_pair
 kthvalue: self k:I dim:I=-1 keepdim:B=false -> 2 ; reduce_pair
 mode: self dim:I=-1 keepdim:B=false -> 2 ; reduce_pair
 max, min, median: self ; reduce_all
-sum: self *dtype:D?=none ; reduce
-sum.dim_IntList: self dim:I[]? keepdim:B=false *dtype:D?=none ; reduce
-mean: self *dtype:D?=none ; reduce
-mean.dim: self dim:I[]? keepdim:B=false *dtype:D?=none ; reduce
-nansum: self dim:I[]?=none keepdim:B=false *dtype:D?=none ; reduce
-prod: self *dtype:D?=none ; reduce
-prod.dim_int: self dim:I keepdim:B=false *dtype:D?=none ; reduce
-amax, amin: self dim:I[]=[] keepdim:B=false ; reduce
-logsumexp: self dim:I[] keepdim:B=false ; reduce
-linalg_vector_norm: self ord:S=2 dim:I[]?=none keepdim:B=false *dtype:D?=none ; reduce
+sum: self *dtype:D?=none ; reduce_sum
+sum.dim_IntList: self dim:I[]? keepdim:B=false *dtype:D?=none ; reduce_sum
+nansum: self dim:I[]?=none keepdim:B=false *dtype:D?=none ; reduce_sum
+prod: self *dtype:D?=none ; reduce_sum
+prod.dim_int: self dim:I keepdim:B=false *dtype:D?=none ; reduce_sum
+amax, amin: self dim:I[]=[] keepdim:B=false ; reduce_same
+mean: self *dtype:D?=none ; reduce_float
+mean.dim: self dim:I[]? keepdim:B=false *dtype:D?=none ; reduce_float
+logsumexp: self dim:I[] keepdim:B=false ; reduce_float
+linalg_vector_norm: self ord:S=2 dim:I[]?=none keepdim:B=false *dtype:D?=none ;
+  reduce_float
 var.correction, std.correction: self dim:I[]?=none *correction:S?=none
-  *keepdim:B=false ; reduce
-norm.Scalar: self p:S=2 ; reduce
-norm.ScalarOpt_dim: self p:S? dim:I[] keepdim:B=false ; reduce
-norm.ScalarOpt_dim_dtype: self p:S? dim:I[] keepdim:B *dtype:D ; reduce
+  *keepdim:B=false ; reduce_float
+norm.Scalar: self p:S=2 ; reduce_float
+norm.ScalarOpt_dim: self p:S? dim:I[] keepdim:B=false ; reduce_float
+norm.ScalarOpt_dim_dtype: self p:S? dim:I[] keepdim:B *dtype:D ; reduce_float
 var_mean.correction, std_mean.correction: self dim:I[]?=none *correction:S?=none
   *keepdim:B=false -> 2 ; reduce_two
 any: self ; reduce_bool
