@@ -69,3 +69,80 @@ class RecordChange:
     truncate_from: int | None = None
     entries: tuple[Entry, ...] = ()
     compacted: Compacted | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """A candidate asks for a vote in ``term``, or with ``pre`` if it would get one.
+
+    ``transfer`` is set when the leader itself asked the candidate to stand.
+    """
+
+    term: int
+    last_index: int
+    last_term: int
+    pre: bool
+    transfer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VoteReply:
+    """The answer; ``term`` is the one asked for if granted, else the voter's own."""
+
+    term: int
+    pre: bool
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Entries after (``prev_index``, ``prev_term``), none for a heartbeat."""
+
+    term: int
+    cluster: ClusterId
+    prev_index: int
+    prev_term: int
+    entries: tuple[Entry, ...]
+    commit: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendReply:
+    """``match`` is the last index known to agree if ``ok``, else where to try next."""
+
+    term: int
+    ok: bool
+    match: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snap:
+    """A piece of the leader's compacted state, ``total`` bytes long."""
+
+    term: int
+    cluster: ClusterId
+    index: int
+    index_term: int
+    config: Config
+    total: int
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SnapReply:
+    """``offset`` is the first byte still missing; ``total`` when installed."""
+
+    term: int
+    index: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StandNow:
+    """The leader hands over: stand for election at once."""
+
+    term: int
+
+
+RaftMessage = Vote | VoteReply | Append | AppendReply | Snap | SnapReply | StandNow

@@ -1,0 +1,45 @@
+"""Consensus as a pure core: Raft; see ``machine``."""
+
+from p2ptrain.core.consensus.machine import Consensus
+from p2ptrain.core.consensus.types import (
+    Apply,
+    Bootstrap,
+    Compact,
+    ConsensusConfig,
+    Effect,
+    Event,
+    Install,
+    Peers,
+    ProposeCommand,
+    Proposed,
+    Received,
+    Role,
+    RoleChanged,
+    Save,
+    Send,
+    StepDown,
+    Tick,
+    WantCompact,
+)
+
+__all__ = [
+    "Apply",
+    "Bootstrap",
+    "Compact",
+    "Consensus",
+    "ConsensusConfig",
+    "Effect",
+    "Event",
+    "Install",
+    "Peers",
+    "ProposeCommand",
+    "Proposed",
+    "Received",
+    "Role",
+    "RoleChanged",
+    "Save",
+    "Send",
+    "StepDown",
+    "Tick",
+    "WantCompact",
+]
