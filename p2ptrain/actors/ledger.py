@@ -91,7 +91,7 @@ class LedgerActor:
         self._registry = Registry()
         self._changes = Changes()
         self._waiting: dict[int, Reply[str]] = {}
-        self._words: dict[int, str] = {}  # the registry's word on an index
+        self._word = (0, "")  # the registry's word on the entry applied last
         self._token = 0
 
     @property
@@ -183,6 +183,7 @@ class LedgerActor:
                 self._apply(entry)
             case Install(compacted):
                 self._registry = Registry.restore(compacted.data)
+                self._word = (compacted.index, "")
                 self._changes.bump()
             case Proposed(token, index, refusal):
                 self._answer(token, index, refusal)
@@ -190,7 +191,7 @@ class LedgerActor:
                 _log.info("master", role=role, term=term, master=leader or "none")
                 self._changes.bump()
             case WantCompact():
-                state = Compact(self._core.commit, self._registry.dump())
+                state = Compact(self._word[0], self._registry.dump())
                 self.inbox.ref.offer(state)
             case _:
                 assert_never(effect)
@@ -203,20 +204,18 @@ class LedgerActor:
                 f"entry {entry.index} of the record cannot be read: {error}; "
                 "run the same p2ptrain release on all nodes"
             ) from error
-        word = self._registry.apply(command)
-        if self._core.role is Role.LEADER:
-            self._words[entry.index] = word
+        self._word = (entry.index, self._registry.apply(command))
         self._changes.bump()
 
     def _answer(self, token: int, index: int | None, refusal: str) -> None:
         reply = self._waiting.pop(token, None)
-        word = self._words.pop(index, "") if index is not None else ""
         if reply is None:
             return
         if index is None:
             reply.fail(NoMasterError(refusal))
-        else:
-            reply.send(word)
+        else:  # a proposal's end follows its Apply at once
+            assert self._word[0] == index
+            reply.send(self._word[1])
 
     async def _watch_roster(self) -> None:
         since: dict[NodeId, float] = {}
