@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from p2ptrain import codec
-from p2ptrain.core.registry import SessionRow
+from p2ptrain.actors.gate.lines import line_of
 from p2ptrain.errors import (
     NoMasterError,
     NotFoundError,
@@ -38,7 +38,6 @@ from p2ptrain.messages.gate import (
     FRAME_BYTES_MAX,
     PIECE_BYTES,
     Done,
-    EpochLine,
     GateAnswer,
     GateRequest,
     GetRequest,
@@ -55,8 +54,6 @@ from p2ptrain.messages.gate import (
     Piece,
     PutRequest,
     Refusal,
-    ResultLine,
-    SessionLine,
     Sessions,
     SessionsRequest,
     StopRequest,
@@ -71,8 +68,8 @@ IDLE_S = 600.0
 MASTER_WAIT_S = 30.0
 ASK_S = 60.0
 PARITY_S = 300.0
-EPOCHS_SHOWN = 200
 SESSIONS_SHOWN = 500
+Work = SubmitRequest | LiveRequest | StopRequest | LeaveRequest | ParityRequest
 REQUESTS = codec.kinds(GateRequest)
 AnswerT = TypeVar("AnswerT")
 _log = structlog.get_logger()
@@ -148,6 +145,13 @@ class GateActor:
                 return self._nodes()
             case SessionsRequest(session):
                 return self._sessions(session)
+            case Piece() | PutRequest() | GetRequest():
+                raise PeerError(f"{type(request).__name__} is not expected here")
+            case _:
+                return await self._carry_out(request)
+
+    async def _carry_out(self, request: Work) -> GateAnswer:
+        match request:
             case SubmitRequest():
                 return await self._submit(request)
             case LiveRequest(session):
@@ -159,8 +163,6 @@ class GateActor:
                 return Done()
             case ParityRequest():
                 return await self._parity(request)
-            case Piece() | PutRequest() | GetRequest():
-                raise PeerError(f"{type(request).__name__} is not expected here")
             case _:
                 assert_never(request)
 
@@ -284,32 +286,3 @@ class GateActor:
 def _check_blob(blob: BlobRef) -> None:
     if not is_digest(blob.digest) or blob.size < 0:
         raise P2PTrainError(f"{blob.digest!r:.80} is not the name of a blob")
-
-
-def line_of(row: SessionRow) -> SessionLine:
-    """Return a session's row as clients see it."""
-    last = row.views[-1] if row.views else None
-    epochs = row.epochs[-EPOCHS_SHOWN:]
-    result = row.result
-    return SessionLine(
-        session=row.submission.session,
-        name=row.submission.name,
-        status=row.status,
-        reason=row.reason,
-        step=row.step,
-        submitted_s=row.submission.submitted_s,
-        view=last.view if last else 0,
-        members=tuple(seat.node for seat in last.seats) if last else (),
-        epochs=tuple(EpochLine(e.epoch, e.step, e.loss, e.metrics) for e in epochs),
-        checkpoint_step=row.checkpoints[-1].step if row.checkpoints else -1,
-        result=ResultLine(
-            result.step,
-            result.weights,
-            result.manifest,
-            result.state_digest,
-            result.holders,
-            result.reports,
-        )
-        if result
-        else None,
-    )
