@@ -7,6 +7,9 @@ a trip through Python for each. State lives in slots, tensors that are only ever
 in place: whoever holds ``slots()`` may overwrite them to restore a state.
 """
 
+# pyright: reportPrivateImportUsage=false
+# torch.optim itself is written with these functions, which have no public names.
+
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
@@ -120,9 +123,9 @@ class Sgd:
         slots = self._slots
         is_first = bool(self._momentum) and slots.count() == 1
         for part in slots.chunks:
-            params, mine = slots.params[part], grads[part]
+            params, mine = slots.params[part], list(grads[part])
             if self._decay:
-                mine = torch._foreach_add(mine, params, alpha=self._decay)  # noqa: SLF001
+                mine = list(torch._foreach_add(mine, params, alpha=self._decay))  # noqa: SLF001
             if self._momentum:
                 mine = self._moved(mine, slots.kept[0][part], is_first=is_first)
             torch._foreach_add_(params, mine, alpha=-lr)
@@ -140,15 +143,15 @@ class Sgd:
         self._slots.load(slots)
 
     def _moved(
-        self, grads: Sequence[Tensor], speeds: list[Tensor], *, is_first: bool
-    ) -> Sequence[Tensor]:
+        self, grads: list[Tensor], speeds: list[Tensor], *, is_first: bool
+    ) -> list[Tensor]:
         if is_first:  # zeros times m plus g would lose the sign of a negative zero
             torch._foreach_copy_(speeds, grads)
         else:
             scale(speeds, self._momentum)
             torch._foreach_add_(speeds, grads)
         if self._nesterov:
-            return torch._foreach_add(grads, speeds, alpha=self._momentum)  # noqa: SLF001
+            return list(torch._foreach_add(grads, speeds, alpha=self._momentum))  # noqa: SLF001
         return speeds
 
 
@@ -171,7 +174,7 @@ class AdamW:
         size = lr / (1 - to.beta1**count)
         root = (1 - to.beta2**count) ** 0.5
         for part in slots.chunks:
-            params, mine = slots.params[part], grads[part]
+            params, mine = slots.params[part], list(grads[part])
             means, squares = (kept[part] for kept in slots.kept)
             if to.weight_decay:
                 scale(params, 1 - lr * to.weight_decay)
@@ -228,7 +231,7 @@ def clip_by_norm(grads: Sequence[Tensor], max_norm: float) -> float:
     return float(total)
 
 
-def scale(tensors: Sequence[Tensor], factor: float) -> None:
+def scale(tensors: list[Tensor], factor: float) -> None:
     """Multiply tensors in place by a number, as ``Tensor.mul_`` does.
 
     For narrow floats ``_foreach_mul_`` rounds the factor to their dtype first, and
