@@ -294,7 +294,11 @@ def convolutions_1d() -> tuple[nn.Module, Loss, Batch]:
         *(nn.MaxPool1d(2), nn.Conv1d(4, 4, 3), nn.AdaptiveAvgPool1d(1)),
         *(nn.Flatten(), nn.Linear(4, 4)),
     )
-    return model, classify, {"x": torch.randn(4, 2, 16), "y": torch.tensor([0, 1, 2, 3])}
+    return (
+        model,
+        classify,
+        {"x": torch.randn(4, 2, 16), "y": torch.tensor([0, 1, 2, 3])},
+    )
 
 
 class Bag(nn.Module):
