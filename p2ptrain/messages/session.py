@@ -170,6 +170,7 @@ class WorkerState:
     compute_s: float = 0.0
     comm_s: float = 0.0
     culprit: str = ""
+    of_node: bool = False  # DECLINED for a fault of the node, not of the job
     snapshot: StateRef | None = None
     checkpoint: Checkpoint | None = None
     epochs: tuple[EpochFigures, ...] = ()  # those of this view, newest last, at most 8

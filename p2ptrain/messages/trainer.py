@@ -168,10 +168,12 @@ class RunFinished:
 class Fault:
     """The trainer cannot go on with this session; one sentence for the submitter.
 
-    It exits after this.
+    It exits after this. ``of_node`` says that another node, or this one another time,
+    may do better: the process was killed, memory or a device failed.
     """
 
     sentence: str
+    of_node: bool = False
 
 
 @dataclass(frozen=True, slots=True)

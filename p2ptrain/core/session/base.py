@@ -1,0 +1,154 @@
+"""What all stages of a session's master share: state, orders, proposals."""
+
+from dataclasses import dataclass
+
+from p2ptrain.core.registry import SessionRow
+from p2ptrain.core.session.types import (
+    AskHold,
+    Effect,
+    Facts,
+    Propose,
+    Send,
+    SessionConfig,
+    Stage,
+)
+from p2ptrain.core.session.workers import Workers
+from p2ptrain.ids import Digest, NodeId
+from p2ptrain.messages.record import (
+    BlobRef,
+    Command,
+    CommitView,
+    SessionStatus,
+    SetStatus,
+)
+from p2ptrain.messages.session import Order, Release, StateRef, WorkerState
+
+PROPOSE_AGAIN_S = 5.0
+SENT_MAX = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a view starts: the step, and the state for those who do not have it."""
+
+    step: int
+    state: StateRef | None
+    sources: tuple[NodeId, ...]
+
+
+class Base:
+    """State of one session at the master.
+
+    Args:
+        me: the master's own node.
+        term: of this mastership.
+        row: the session as recorded.
+        facts: of the job.
+        config: times.
+    """
+
+    def __init__(
+        self,
+        me: NodeId,
+        term: int,
+        row: SessionRow,
+        facts: Facts,
+        config: SessionConfig,
+    ) -> None:
+        self.me = me
+        self.term = term
+        self.row = row
+        self.facts = facts
+        self.config = config
+        self.workers = Workers(config)
+        self.stage = Stage.GATHER
+        self.stop_wanted = False
+        self._now = 0.0
+        self._stage_at: float | None = None
+        self._effects: list[Effect] = []
+        self._sent: dict[tuple[NodeId, str, int], float] = {}
+        self._proposed: dict[str, float] = {}
+        self._start: Start | None = None
+        self._ending: tuple[SessionStatus, str] | None = None
+        self._drain = False
+        self._halt_reason = ""
+        self._moved_at = self._formed_at = 0.0
+        self._best_step = -1
+        self._first_end: float | None = None
+        self._held: set[tuple[NodeId, Digest]] = set()
+        self._hold_asked: dict[tuple[NodeId, Digest], float] = {}
+
+    @property
+    def session(self) -> str:
+        """The session's id."""
+        return self.row.submission.session
+
+    @property
+    def view(self) -> CommitView | None:
+        """The view that was committed last."""
+        return self.row.views[-1] if self.row.views else None
+
+    @property
+    def number(self) -> int:
+        """Its number, 0 before the first."""
+        return self.view.view if self.view else 0
+
+    @property
+    def _since(self) -> float:
+        """Seconds in this stage."""
+        assert self._stage_at is not None
+        return self._now - self._stage_at
+
+    def _enter(self, stage: Stage) -> None:
+        self.stage = stage
+        self._stage_at = self._now
+
+    def _state(self, node: NodeId) -> WorkerState | None:
+        return self.workers.state(self._now, node)
+
+    def _order(self, to: NodeId, order: Order) -> None:
+        """Send an order, unless the same one went out a moment ago."""
+        key = (to, type(order).__name__, getattr(order, "view", 0))
+        last = self._sent.get(key)
+        if last is not None and self._now - last < self.config.repeat_s:
+            return
+        if len(self._sent) >= SENT_MAX:
+            self._sent.clear()
+        self._sent[key] = self._now
+        self._effects.append(Send(to, order))
+
+    def _ask_hold(
+        self, node: NodeId, blobs: tuple[BlobRef, ...], sources: tuple[NodeId, ...]
+    ) -> None:
+        self._effects.append(AskHold(node, blobs, sources))
+
+    def _propose(self, key: str, command: Command) -> None:
+        """Propose a command, unless it is under way."""
+        last = self._proposed.get(key)
+        if last is not None and self._now - last < PROPOSE_AGAIN_S:
+            return
+        if len(self._proposed) >= SENT_MAX:
+            self._proposed.clear()
+        self._proposed[key] = self._now
+        self._effects.append(Propose(command))
+
+    def _set_status(self, status: SessionStatus, reason: str) -> None:
+        if self.row.status is status and self.row.reason == reason:
+            return
+        command = SetStatus(
+            self.row.submission.session, self.term, status, reason, self._step()
+        )
+        self._propose(f"{status} {reason}", command)
+
+    def _step(self) -> int:
+        """Return the newest step that any worker of the last view reports."""
+        steps = [self.row.step]
+        for seat in self.view.seats if self.view else ():
+            known = self.workers.known.get(seat.node)
+            if known is not None and known.state.view == self.number:
+                steps.append(known.state.step)
+        return max(steps)
+
+    def _release(self, node: NodeId, reason: str) -> None:
+        session = self.row.submission.session
+        self._order(node, Release(self.term, session, reason))

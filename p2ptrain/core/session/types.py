@@ -1,0 +1,135 @@
+"""What goes into a session's master core and what comes out of it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from p2ptrain.core.registry import SessionRow
+from p2ptrain.ids import NodeId
+from p2ptrain.members import Member
+from p2ptrain.messages.record import BlobRef, Command
+from p2ptrain.messages.session import Order, WorkerState
+
+
+class Stage(StrEnum):
+    """Where the master is with a session."""
+
+    GATHER = "gather"  # a new master listens to what the workers do
+    FORM = "form"  # preparing nodes, settling the step, proposing a view
+    RUN = "run"
+    HALT = "halt"  # ending a view
+    FINISH = "finish"  # the last step is applied; the result is being secured
+    OVER = "over"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionConfig:
+    """Times in seconds.
+
+    Args:
+        repeat_s: an order that is not obeyed yet is repeated this often.
+        gather_s: how long a new master listens before it acts.
+        silent_s: a worker not heard for so long is not counted on.
+        settle_s: survivors of a view have this long to say that it ended.
+        patience_s: a node that prepares without progress for so long is left behind.
+        stall_s: no step for so long (or ten times the usual) ends a view.
+        first_step_s: allowance for the first step of a view.
+        bar_s: a node that failed is not asked again for this long.
+        grow_s: views are not ended more often than this to let nodes join.
+    """
+
+    repeat_s: float = 0.5
+    gather_s: float = 1.5
+    silent_s: float = 4.0
+    settle_s: float = 0.35
+    patience_s: float = 20.0
+    stall_s: float = 4.0
+    first_step_s: float = 30.0
+    bar_s: float = 5.0
+    grow_s: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the master needs to know of the job.
+
+    Args:
+        parts: micro-batches in a step.
+        steps: steps of the whole session.
+        epochs: epochs of the whole session.
+        step_samples: samples in a step.
+    """
+
+    parts: int
+    steps: int
+    epochs: int
+    step_samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The deadline has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A worker's state."""
+
+    state: WorkerState
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The session's row has changed."""
+
+    row: SessionRow
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """The members that are in the cluster now."""
+
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopWanted:
+    """The user wants the session to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A node's answer to AskHold: what it lacks, or nothing."""
+
+    node: NodeId
+    blobs: tuple[BlobRef, ...]
+    problem: str
+
+
+Event = Tick | Reported | Recorded | Present | StopWanted | Held
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """Commit a command."""
+
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send an order to a worker."""
+
+    to: NodeId
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class AskHold:
+    """Ask a node to hold blobs; answered by Held."""
+
+    node: NodeId
+    blobs: tuple[BlobRef, ...]
+    sources: tuple[NodeId, ...]
+
+
+Effect = Propose | Send | AskHold

@@ -1,0 +1,195 @@
+"""A node's part in one session, as a pure core: obeys orders, reports what is.
+
+Whatever is ordered twice is done once; an order of an older mastership or view changes
+nothing. The trainer process stays loaded between views.
+"""
+
+from dataclasses import replace
+from typing import assert_never
+
+from p2ptrain.core.worker.hearing import Hearing
+from p2ptrain.core.worker.types import (
+    Adopted,
+    Effect,
+    Event,
+    Fetch,
+    Fetched,
+    Fetching,
+    Forget,
+    FromProcess,
+    Launch,
+    Ordered,
+    Report,
+    Tell,
+    Tick,
+)
+from p2ptrain.messages.session import (
+    Halt,
+    Order,
+    Prepare,
+    Release,
+    Run,
+    Snapshot,
+    StateRef,
+    WorkerPhase,
+    WorkerState,
+)
+from p2ptrain.messages.trainer import HaltView, RunView, WriteSnapshot
+
+REPORT_S = 1.0
+RETRY_S = 3.0  # a node that declined tries again at an order later than this
+LOADED = frozenset({WorkerPhase.READY, WorkerPhase.ENDED, WorkerPhase.FINISHED})
+
+
+class SessionWorker(Hearing):
+    """The core of one session on one node; see ``Hearing`` for its arguments."""
+
+    @property
+    def deadline(self) -> float:
+        """When the next Tick is due."""
+        return self._report_at
+
+    def step(self, now: float, event: Event) -> list[Effect]:
+        """Take one event."""
+        self._now = now
+        before = self.state
+        match event:
+            case Tick():
+                pass
+            case Ordered(order):
+                self._obey(order)
+            case Fetching(done, total):
+                self._set(fetched_bytes=done, total_bytes=total)
+            case Fetched(tag, problem):
+                self._fetched(tag, problem)
+            case FromProcess(frame):
+                self._heard(frame)
+            case Adopted():
+                self._adopted(event)
+            case _:
+                assert_never(event)
+        due = now >= self._report_at
+        if not self.is_over and (due or _is_news(before, self.state)):
+            self._effects.append(Report(self.state))
+            self._report_at = now + REPORT_S
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _obey(self, order: Order) -> None:
+        if order.term < self._term or order.session != self.state.session:
+            return
+        self._term = order.term
+        match order:
+            case Prepare():
+                self._obey_prepare(order)
+            case Run():
+                self._obey_run(order)
+            case Halt(_, _, view, reason, drain):
+                running = self.state.phase is WorkerPhase.RUNNING
+                if running and view == self.state.view:
+                    self._do(Tell(HaltView(view, reason, drain)))
+            case Snapshot(_, _, view):
+                self._obey_snapshot(view)
+            case Release():
+                self.is_over = True
+                self._do(Forget())
+            case _:
+                assert_never(order)
+
+    def _obey_prepare(self, order: Prepare) -> None:
+        if order.view <= self._seen_view() and not self._may_retry():
+            return
+        phase = self.state.phase
+        if phase is WorkerPhase.RUNNING:
+            return
+        if phase in LOADED:
+            return  # it is loaded already; the next Run names the view
+        if self._prepare is not None and phase is not WorkerPhase.DECLINED:
+            self._set(view=order.view)  # still on the way for an earlier view
+            self._prepare = order
+            return
+        self._prepare = order
+        self._set(view=order.view, phase=WorkerPhase.FETCHING, reason="", of_node=False)
+        self._set(fetched_bytes=0, total_bytes=_total(order))
+        self._do(Fetch("prepare", (order.spec, *order.blobs), order.sources))
+
+    def _seen_view(self) -> int:
+        return self.state.view if self._prepare is not None else -1
+
+    def _may_retry(self) -> bool:
+        declined = self.state.phase is WorkerPhase.DECLINED
+        return declined and self._now - self._declined_at >= RETRY_S
+
+    def _obey_run(self, order: Run) -> None:
+        known = self._run is not None and order.view <= self._run.view
+        if known or self.state.phase not in LOADED:
+            return
+        if order.view < self.state.view:
+            return
+        self._run = order
+        self._written.clear()
+        self._finished = None
+        fresh = WorkerState(
+            node=self.state.node,
+            session=self.state.session,
+            view=order.view,
+            phase=WorkerPhase.FETCHING,
+            step=self.state.step,
+            digest=self.state.digest,
+            ring=self.state.ring,
+            device=self.state.device,
+            data_digests=self.state.data_digests,
+        )
+        self.state = fresh
+        state = order.state
+        if state is None or (state.step, state.state_digest) == (
+            fresh.step,
+            fresh.digest,
+        ):
+            self._train(None)
+        else:
+            self._set(total_bytes=state.blob.size)
+            self._do(Fetch("state", (state.blob,), order.sources))
+
+    def _train(self, state: StateRef | None) -> None:
+        order = self._run
+        assert order is not None
+        nodes = [seat.node for seat in order.seats]
+        if self.state.node not in nodes:
+            self._decline("the view has no seat for this node", of_node=True)
+            return
+        rank = nodes.index(self.state.node)
+        frame = RunView(order.view, rank, order.seats, order.first_step, "")
+        self._do(Tell(frame, state.blob if state else None))
+        self._set(phase=WorkerPhase.RUNNING, step=order.first_step)
+
+    def _obey_snapshot(self, view: int) -> None:
+        fits = self.state.phase in LOADED and self.state.view == view
+        done = self.state.snapshot
+        if fits and (done is None or done.step != self.state.step):
+            self._do(Tell(WriteSnapshot()))
+
+    def _fetched(self, tag: str, problem: str) -> None:
+        if self.state.phase is not WorkerPhase.FETCHING:
+            return
+        if problem:
+            self._decline(problem, of_node=True)
+        elif tag == "state" and self._run is not None:
+            self._train(self._run.state)
+        elif tag == "prepare" and self._prepare is not None:
+            self._has_trainer = True
+            self._set(phase=WorkerPhase.LOADING)
+            self._do(Launch(self._prepare.spec, self._prepare.blobs))
+
+
+def _total(order: Prepare) -> int:
+    return order.spec.size + sum(blob.size for blob in order.blobs)
+
+
+def _is_news(before: WorkerState, after: WorkerState) -> bool:
+    """Tell whether a change is worth a report at once; figures alone are not."""
+    quiet = {"fetched_bytes": 0, "total_bytes": 0}
+    if after.phase is WorkerPhase.RUNNING:
+        quiet |= {"samples": 0, "step_s": 0, "compute_s": 0, "comm_s": 0, "step": 0}
+        quiet |= {"losses": ()}  # type: ignore[dict-item]  # any value will do
+    return replace(before, **quiet) != replace(after, **quiet)  # type: ignore[arg-type]
