@@ -1,0 +1,243 @@
+"""The worker: this node's part in each session, and the trainer processes behind it."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import assert_never
+
+import structlog
+import trio
+
+from p2ptrain.actors.worker.jobs import (
+    CLOSE_S,
+    TrainerSettings,
+    WorkerPorts,
+    check_parity,
+    load_frame,
+    make_empty,
+    remove,
+)
+from p2ptrain.core.worker import (
+    Adopt,
+    Adopted,
+    Effect,
+    EndTrainer,
+    Event,
+    Fetch,
+    Fetched,
+    Fetching,
+    Forget,
+    FromProcess,
+    Launch,
+    Ordered,
+    Report,
+    SessionWorker,
+    Tell,
+    Tick,
+)
+from p2ptrain.errors import P2PTrainError
+from p2ptrain.ids import SessionId
+from p2ptrain.messages.asks import ParityAnswer, ParityAsk
+from p2ptrain.messages.record import BlobRef
+from p2ptrain.messages.session import Halt, Order, Prepare, Release, Run, Snapshot
+from p2ptrain.messages.trainer import (
+    Fault,
+    RunView,
+    ToTrainer,
+)
+from p2ptrain.ports import Trainer
+from p2ptrain.runtime.inbox import Inbox, Mail
+
+INBOX_BOUND = 4096
+SESSIONS_MAX = 64
+ORDERS = (Prepare, Run, Halt, Snapshot, Release)
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Slot:
+    """One session on this node: its core, and its trainer while there is one."""
+
+    core: SessionWorker
+    trainer: Trainer | None = None
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    launches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Internal:
+    """An event of a session's core, from one of its tasks."""
+
+    session: SessionId
+    event: Event
+
+
+class WorkerActor:
+    """Runs the cores of all sessions of this node.
+
+    Args:
+        ports: the rest of the daemon.
+        settings: for trainers.
+    """
+
+    def __init__(self, ports: WorkerPorts, settings: TrainerSettings) -> None:
+        self.inbox: Inbox[Mail | Internal] = Inbox("worker", INBOX_BOUND)
+        self._ports = ports
+        self._settings = settings
+        self._slots: dict[SessionId, Slot] = {}
+        self._parities = 0
+
+    async def run(self) -> None:
+        """Work until cancelled; trainers end with this task."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                item = await self._next()
+                match item:
+                    case Mail(_, ParityAsk()):
+                        nursery.start_soon(self._parity, item)
+                    case Mail(_, message):
+                        await self._ordered(nursery, message)
+                    case Internal(session, event):
+                        await self._step(nursery, session, event)
+                    case None:
+                        await self._tick(nursery)
+
+    async def _next(self) -> Mail | Internal | None:
+        """Return the next item, or None when a core's time has come."""
+        deadlines = [slot.core.deadline for slot in self._slots.values()]
+        with trio.move_on_at(min(deadlines, default=float("inf"))):
+            return await self.inbox.receive()
+        return None
+
+    async def _tick(self, nursery: trio.Nursery) -> None:
+        now = trio.current_time()
+        for session, slot in list(self._slots.items()):
+            if slot.core.deadline <= now:
+                await self._step(nursery, session, Tick())
+
+    async def _ordered(self, nursery: trio.Nursery, message: object) -> None:
+        if not isinstance(message, ORDERS):
+            return
+        order: Order = message
+        session = SessionId(order.session)
+        if session not in self._slots:
+            if not isinstance(order, Prepare) or len(self._slots) >= SESSIONS_MAX:
+                return
+            me, host = self._ports.post.me, self._settings.advertise
+            self._slots[session] = Slot(SessionWorker(me, session, host))
+        await self._step(nursery, session, Ordered(order))
+
+    async def _step(
+        self, nursery: trio.Nursery, session: SessionId, event: Event
+    ) -> None:
+        slot = self._slots.get(session)
+        if slot is None:
+            return
+        for effect in slot.core.step(trio.current_time(), event):
+            await self._perform(nursery, session, slot, effect)
+
+    async def _perform(
+        self, nursery: trio.Nursery, session: SessionId, slot: Slot, effect: Effect
+    ) -> None:
+        match effect:
+            case Fetch():
+                nursery.start_soon(self._fetch, session, effect)
+            case Launch():
+                slot.scope = trio.CancelScope()
+                slot.launches += 1
+                nursery.start_soon(self._train, session, slot, effect)
+            case Tell(frame, state):
+                await self._tell(slot, frame, state)
+            case Adopt():
+                nursery.start_soon(self._adopt, session, effect)
+            case Report(state):
+                master = self._ports.log.master
+                if master is not None:
+                    self._ports.post.send(master, state)
+            case EndTrainer():
+                slot.scope.cancel()
+            case Forget():
+                slot.scope.cancel()
+                del self._slots[session]
+                _log.info("session released", session=session)
+            case _:
+                assert_never(effect)
+
+    # --- the tasks of a session
+
+    async def _say(self, session: SessionId, event: Event) -> None:
+        await self.inbox.ref.tell(Internal(session, event))
+
+    async def _fetch(self, session: SessionId, effect: Fetch) -> None:
+        ref = self.inbox.ref
+
+        def progress(done: int, total: int) -> None:
+            ref.offer(Internal(session, Fetching(done, total)))
+
+        problem = ""
+        try:
+            await self._ports.courier.fetch(effect.blobs, effect.sources, progress)
+        except P2PTrainError as error:
+            problem = f"node {self._settings.name!r}: {error}"
+        await self._say(session, Fetched(effect.tag, problem))
+
+    async def _train(self, session: SessionId, slot: Slot, effect: Launch) -> None:
+        """Run one trainer process, from its start to its end."""
+        folder = self._settings.workdir / session / f"{slot.launches}"
+        with slot.scope as scope:
+            try:
+                await trio.to_thread.run_sync(make_empty, folder)
+                blobs = (effect.spec, *effect.blobs)
+                load = await load_frame(
+                    self._ports, self._settings, session, blobs, folder
+                )
+                trainer = await self._ports.engine.launch(folder)
+            except P2PTrainError as error:
+                fault = Fault(f"node {self._settings.name!r}: {error}", of_node=True)
+                await self._say(session, FromProcess(fault))
+                return
+            slot.trainer = trainer
+            _log.info("trainer started", session=session, pid=trainer.pid)
+            try:
+                await trainer.send(load)
+                async for frame in trainer.frames():
+                    await self._say(session, FromProcess(frame))
+            finally:
+                slot.trainer = None
+                with trio.CancelScope(
+                    shield=True, deadline=trio.current_time() + CLOSE_S
+                ):
+                    await trainer.aclose()
+                    await trio.to_thread.run_sync(remove, folder)
+        if scope.cancelled_caught:
+            _log.info("trainer ended", session=session)
+
+    async def _tell(self, slot: Slot, frame: ToTrainer, state: BlobRef | None) -> None:
+        if state is not None and isinstance(frame, RunView):
+            path = await self._ports.blobs.path(state.digest)
+            frame = replace(frame, state_path=str(path or ""))
+        if slot.trainer is not None:
+            await slot.trainer.send(frame)
+
+    async def _adopt(self, session: SessionId, effect: Adopt) -> None:
+        blobs: list[BlobRef] = []
+        problem = ""
+        try:
+            for path, name in effect.files:
+                blobs.append(await self._ports.blobs.adopt(Path(path), name))
+        except P2PTrainError as error:
+            problem = f"node {self._settings.name!r}: {error}"
+        await self._say(session, Adopted(effect.tag, tuple(blobs), problem))
+
+    # --- parity
+
+    async def _parity(self, mail: Mail) -> None:
+        ask = mail.message
+        assert isinstance(ask, ParityAsk)
+        assert mail.reply is not None
+        try:
+            self._parities += 1
+            folder = self._settings.workdir / f"parity-{self._parities}"
+            answer = await check_parity(self._ports, self._settings, ask, folder)
+        except P2PTrainError as error:
+            answer = ParityAnswer(str(error), ())
+        mail.reply.send(answer)
