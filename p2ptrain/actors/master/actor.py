@@ -15,6 +15,7 @@ from p2ptrain.actors.master.admission import (
     HOLD_S,
     Admission,
     MasterPorts,
+    at_rest,
     facts_of,
 )
 from p2ptrain.core.registry import SessionRow
@@ -56,8 +57,6 @@ from p2ptrain.messages.session import WorkerState
 from p2ptrain.runtime.inbox import Inbox, Mail
 
 INBOX_BOUND = 4096
-HOLD_S = 60.0
-HOLD_TRIES = 10
 FINAL = frozenset({SessionStatus.DONE, SessionStatus.FAILED, SessionStatus.STOPPED})
 _log = structlog.get_logger()
 
@@ -244,21 +243,7 @@ class MasterActor:
         core = self._cores.get(session)
         if core is not None:
             return core.live()
-        row = self._ports.log.registry.sessions.get(session)
-        return LiveAnswer(
-            known=row is not None,
-            status=row.status if row else SessionStatus.QUEUED,
-            reason=row.reason if row else "",
-            view=row.views[-1].view if row and row.views else 0,
-            step=row.step if row else 0,
-            steps=row.step if row else 0,
-            epoch=row.epochs[-1].epoch if row and row.epochs else 0,
-            epochs=len(row.epochs) if row else 0,
-            losses_from=0,
-            losses=(),
-            samples_per_s=0.0,
-            workers=(),
-        )
+        return at_rest(self._ports.log.registry.sessions.get(session))
 
     # --- tasks
 

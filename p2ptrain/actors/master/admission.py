@@ -6,12 +6,19 @@ from functools import partial
 
 import trio
 
+from p2ptrain.core.registry import SessionRow
 from p2ptrain.core.session import Facts
 from p2ptrain.core.stream import Schedule
 from p2ptrain.errors import NoMasterError, UnreachableError
 from p2ptrain.ids import NodeId, session_of
-from p2ptrain.messages.asks import HoldAnswer, HoldAsk, SubmitAnswer, SubmitAsk
-from p2ptrain.messages.record import AddSession, BlobRef
+from p2ptrain.messages.asks import (
+    HoldAnswer,
+    HoldAsk,
+    LiveAnswer,
+    SubmitAnswer,
+    SubmitAsk,
+)
+from p2ptrain.messages.record import AddSession, BlobRef, SessionStatus
 from p2ptrain.ports import Blobs, Courier, Log, Post, Roster
 from p2ptrain.spec.train import TrainSpec, load_spec
 from p2ptrain.spec.validate import validate
@@ -130,3 +137,22 @@ def facts_of(spec: TrainSpec) -> Facts:
     epochs = len(spec.lr_per_epoch)
     plan = Schedule(samples, epochs, spec.step_samples, spec.batch)
     return Facts(plan.parts, plan.steps, epochs, spec.step_samples)
+
+
+def at_rest(row: SessionRow | None) -> LiveAnswer:
+    """Return the figures of a session that nobody leads now."""
+    epochs = row.epochs if row else ()
+    return LiveAnswer(
+        known=row is not None,
+        status=row.status if row else SessionStatus.QUEUED,
+        reason=row.reason if row else "",
+        view=row.views[-1].view if row and row.views else 0,
+        step=row.step if row else 0,
+        steps=row.step if row else 0,
+        epoch=epochs[-1].epoch if epochs else 0,
+        epochs=len(epochs),
+        losses_from=0,
+        losses=(),
+        samples_per_s=0.0,
+        workers=(),
+    )
