@@ -5,12 +5,13 @@ behind them would draw others), nodes that only name a value again, views of vie
 views computed twice.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from p2ptrain.engine.randomness import is_random
-from p2ptrain.spec.graph import Arg, Graph, Input, Meta, Node, Ref
+from p2ptrain.engine.values import refs, renumbered, starts
+from p2ptrain.spec.graph import Graph, Input, Meta, Node, Ref
 
 NAMES: Final = frozenset({"detach", "alias"})
 RESHAPES: Final = frozenset({"view", "_unsafe_view"})
@@ -33,10 +34,9 @@ def pruned(graph: Graph, inputs: Sequence[int]) -> Graph:
         graph: the graph.
         inputs: which of its inputs remain, in their new order; all that are used.
     """
-    starts = _starts(graph)
     needed = set(graph.outputs)
     kept: list[tuple[int, Node]] = []
-    for start, node in zip(reversed(starts), reversed(graph.nodes), strict=True):
+    for start, node in zip(reversed(starts(graph)), reversed(graph.nodes), strict=True):
         results = range(start, start + len(node.results))
         if is_random(node.op) or not needed.isdisjoint(results):
             kept.append((start, node))
@@ -78,48 +78,12 @@ def used_inputs(graph: Graph) -> set[int]:
     return {value for value in used if value < len(graph.inputs)}
 
 
-def refs(node: Node) -> set[int]:
-    """Return the values that a node refers to."""
-    found: set[int] = set()
-    for arg in (*node.args, *node.kwargs.values()):
-        for item in arg if isinstance(arg, tuple) else (arg,):
-            if isinstance(item, Ref):
-                found.add(item.r)
-    return found
-
-
-def renumbered(node: Node, new: Callable[[int], int]) -> Node:
-    """Return a node with other value numbers in its arguments."""
-
-    def change(arg: Arg) -> Arg:
-        if isinstance(arg, Ref):
-            return Ref(new(arg.r))
-        if isinstance(arg, tuple):
-            return tuple(Ref(new(a.r)) if isinstance(a, Ref) else a for a in arg)
-        return arg
-
-    return replace(
-        node,
-        args=tuple(map(change, node.args)),
-        kwargs={name: change(arg) for name, arg in node.kwargs.items()},
-    )
-
-
-def _starts(graph: Graph) -> list[int]:
-    starts: list[int] = []
-    count = len(graph.inputs)
-    for node in graph.nodes:
-        starts.append(count)
-        count += len(node.results)
-    return starts
-
-
 def _merged(graph: Graph) -> Graph:
     """Let every value stand for all that are the same."""
     merge = _Merge(graph)
     nodes = tuple(
         merge.add(start, node)
-        for start, node in zip(_starts(graph), graph.nodes, strict=True)
+        for start, node in zip(starts(graph), graph.nodes, strict=True)
     )
     outputs = tuple(merge.find(value) for value in graph.outputs)
     return replace(graph, nodes=nodes, outputs=outputs)

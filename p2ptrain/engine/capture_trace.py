@@ -92,19 +92,22 @@ def trace(
         counts.append(len(results))
         return results
 
-    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+    with FakeTensorMode(allow_non_fake_inputs=True):
         trained = set(weights.trained) if mode.with_gradients else set[str]()
         tensors = [
-            nn.Parameter(fake.from_tensor(tensor.detach()))
-            if name in trained
-            else fake.from_tensor(tensor.detach())
+            nn.Parameter(_like(tensor)) if name in trained else _like(tensor)
             for name, tensor in weights.all.items()
         ]
         flat = Stateless(model, counted, weights, tensors, tuple(batch))
-        values = [fake.from_tensor(value.detach()) for value in batch.values()]
+        values = [_like(value) for value in batch.values()]
     with _portable(mode.precision), torch.set_grad_enabled(mode.with_gradients):
         module = _export(flat, values, with_gradients=mode.with_gradients)
     return Traced(module, counts[-1])
+
+
+def _like(tensor: Tensor) -> Tensor:
+    """Return a tensor of the same kind in row-major order, as all inputs of graphs."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
 
 
 def _export(

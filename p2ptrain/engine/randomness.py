@@ -35,29 +35,59 @@ def is_random(name: str) -> bool:
     return torch.Tag.nondeterministic_seeded in overload(name).tags
 
 
-class Stream:
-    """The random numbers of one run.
+class Lent:
+    """Random numbers for the runs of one program, one run after the other.
 
     Args:
         device: where they are drawn.
-        seed: what the default generator would be seeded with.
     """
 
-    def __init__(self, device: torch.device, seed: int) -> None:
-        self._own = torch.Generator(device)
-        self._own.manual_seed(seed)
-        self._default = default_generator(device)
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._own: torch.Generator | None = None
 
-    def call(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Call an operator that takes no generator, on the run's own stream."""
+    def begin(self, seed: int) -> None:
+        """Begin a run whose stream is that of this seed."""
+        self._own = torch.Generator(self._device)
+        self._own.manual_seed(seed)
+
+    def bound(self, name: str) -> Callable[..., Any]:
+        """Return a random operator that draws from the run's stream."""
+        target = seedable(name)
+        if target is None:
+            return functools.partial(self._swapped, overload(name))
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return target(*args, **kwargs, generator=self._own)
+
+        return call
+
+    def _swapped(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        own = self._own
+        assert own is not None
         with _lock:
-            kept = self._default.get_state()
-            self._default.set_state(self._own.get_state())
+            default = default_generator(self._device)
+            kept = default.get_state()
+            default.set_state(own.get_state())
             try:
-                return fn(*args)
+                return fn(*args, **kwargs)
             finally:
-                self._own.set_state(self._default.get_state())
-                self._default.set_state(kept)
+                own.set_state(default.get_state())
+                default.set_state(kept)
+
+
+def seedable(name: str) -> torch._ops.OpOverload | None:
+    """Return the form of an operator that takes a generator, if there is one."""
+    base, _, variant = name.partition(".")
+    others = (f"{base}.{variant}_generator" if variant else f"{base}.generator",)
+    for candidate in (name, *others):
+        try:
+            found = overload(candidate)
+        except KeyError:
+            continue
+        if any(a.name == "generator" for a in found._schema.arguments):  # noqa: SLF001
+            return found
+    return None
 
 
 def default_generator(device: torch.device) -> torch.Generator:

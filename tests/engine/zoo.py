@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 Batch = dict[str, Tensor]
 Loss = Callable[[nn.Module, Batch], Tensor | tuple[Tensor, ...]]
@@ -33,11 +33,11 @@ def animal(
 
 
 def classify(model: nn.Module, batch: Batch) -> Tensor:
-    return F.cross_entropy(model(batch["x"]), batch["y"])
+    return functional.cross_entropy(model(batch["x"]), batch["y"])
 
 
 def reconstruct(model: nn.Module, batch: Batch) -> Tensor:
-    return F.mse_loss(model(batch["x"]), batch["x"])
+    return functional.mse_loss(model(batch["x"]), batch["x"])
 
 
 def images(channels: int = 1, size: int = 8, classes: int = 4) -> Batch:
@@ -56,7 +56,7 @@ def tokens(length: int = 6, vocabulary: int = 11) -> Batch:
 
 def next_token(model: nn.Module, batch: Batch) -> Tensor:
     logits = model(batch["x"])
-    return F.cross_entropy(logits.flatten(0, 1), batch["y"].flatten())
+    return functional.cross_entropy(logits.flatten(0, 1), batch["y"].flatten())
 
 
 @animal()
@@ -68,7 +68,7 @@ def mlp() -> tuple[nn.Module, Loss, Batch]:
 @animal()
 def logistic_regression() -> tuple[nn.Module, Loss, Batch]:
     def loss(model: nn.Module, batch: Batch) -> Tensor:
-        return F.binary_cross_entropy_with_logits(
+        return functional.binary_cross_entropy_with_logits(
             model(batch["x"]).squeeze(1), batch["y"]
         )
 
@@ -95,8 +95,8 @@ class Residual(nn.Module):
         self.bn_b = nn.BatchNorm2d(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.bn_a(self.a(x)))
-        return F.relu(x + self.bn_b(self.b(y)))
+        y = functional.relu(self.bn_a(self.a(x)))
+        return functional.relu(x + self.bn_b(self.b(y)))
 
 
 @animal()
@@ -127,8 +127,8 @@ class UNet(nn.Module):
         self.out = nn.Conv2d(8, 1, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        a = F.leaky_relu(self.down(x), 0.1)
-        b = F.elu(self.deep(F.max_pool2d(a, 2)))
+        a = functional.leaky_relu(self.down(x), 0.1)
+        b = functional.elu(self.deep(functional.max_pool2d(a, 2)))
         return self.out(torch.cat([a, self.up(b)], dim=1))
 
 
@@ -162,7 +162,9 @@ class Vae(nn.Module):
 def vae() -> tuple[nn.Module, Loss, Batch]:
     def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
         x, mean, spread = model(batch["x"])
-        likeness = F.binary_cross_entropy(x, batch["x"], reduction="sum") / len(x)
+        likeness = functional.binary_cross_entropy(
+            x, batch["x"], reduction="sum"
+        ) / len(x)
         prior = -0.5 * torch.mean(
             torch.sum(1 + spread - mean.pow(2) - spread.exp(), dim=1)
         )
@@ -190,7 +192,7 @@ class Block(nn.Module):
             part.view(shape).transpose(1, 2)
             for part in self.qkv(self.norm_a(x)).chunk(3, dim=-1)
         )
-        mixed = F.scaled_dot_product_attention(
+        mixed = functional.scaled_dot_product_attention(
             q, k, v, is_causal=self.causal, dropout_p=self.dropout
         )
         x = x + self.out(mixed.transpose(1, 2).reshape(b, t, w))
@@ -324,7 +326,7 @@ class Heads(nn.Module):
         self.left, self.right = nn.Linear(8, 1), nn.Linear(8, 4)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        y = F.selu(self.trunk(x))
+        y = functional.selu(self.trunk(x))
         return self.left(y).squeeze(-1), self.right(y)
 
 
@@ -332,7 +334,9 @@ class Heads(nn.Module):
 def multi_head_regression() -> tuple[nn.Module, Loss, Batch]:
     def loss(model: nn.Module, batch: Batch) -> Tensor:
         left, right = model(batch["x"])
-        return F.l1_loss(left, batch["a"]) + F.smooth_l1_loss(right, batch["b"])
+        return functional.l1_loss(left, batch["a"]) + functional.smooth_l1_loss(
+            right, batch["b"]
+        )
 
     batch = {"x": torch.randn(4, 6), "a": torch.randn(4), "b": torch.randn(4, 4)}
     return Heads(), loss, batch
@@ -342,8 +346,8 @@ def multi_head_regression() -> tuple[nn.Module, Loss, Batch]:
 def multi_task() -> tuple[nn.Module, Loss, Batch]:
     def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
         left, right = model(batch["x"])
-        first = F.mse_loss(left, batch["a"])
-        second = F.nll_loss(F.log_softmax(right, dim=1), batch["y"])
+        first = functional.mse_loss(left, batch["a"])
+        second = functional.nll_loss(functional.log_softmax(right, dim=1), batch["y"])
         return first + 0.5 * second, first.detach(), second.detach()
 
     batch = {
@@ -357,9 +361,9 @@ def multi_task() -> tuple[nn.Module, Loss, Batch]:
 @animal()
 def siamese() -> tuple[nn.Module, Loss, Batch]:
     def loss(model: nn.Module, batch: Batch) -> Tensor:
-        far = F.pairwise_distance(model(batch["a"]), model(batch["b"]))
+        far = functional.pairwise_distance(model(batch["a"]), model(batch["b"]))
         same = batch["same"]
-        return (same * far.pow(2) + (1 - same) * F.relu(1 - far).pow(2)).mean()
+        return (same * far.pow(2) + (1 - same) * functional.relu(1 - far).pow(2)).mean()
 
     model = nn.Sequential(nn.Linear(6, 8), nn.PReLU(), nn.Linear(8, 3))
     batch = {
@@ -382,7 +386,9 @@ def quantile_regression() -> tuple[nn.Module, Loss, Batch]:
 @animal()
 def huber_regression() -> tuple[nn.Module, Loss, Batch]:
     def loss(model: nn.Module, batch: Batch) -> Tensor:
-        return F.huber_loss(model(batch["x"]).squeeze(1), batch["y"], delta=0.5)
+        return functional.huber_loss(
+            model(batch["x"]).squeeze(1), batch["y"], delta=0.5
+        )
 
     model = nn.Sequential(nn.Linear(6, 4), nn.Mish(), nn.Linear(4, 1))
     return model, loss, {"x": torch.randn(4, 6), "y": torch.randn(4)}
@@ -402,7 +408,9 @@ def instance_norm_upsampling() -> tuple[nn.Module, Loss, Batch]:
 @animal()
 def label_smoothing_and_frozen() -> tuple[nn.Module, Loss, Batch]:
     def loss(model: nn.Module, batch: Batch) -> Tensor:
-        return F.cross_entropy(model(batch["x"]), batch["y"], label_smoothing=0.1)
+        return functional.cross_entropy(
+            model(batch["x"]), batch["y"], label_smoothing=0.1
+        )
 
     model = nn.Sequential(
         nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Hardtanh(), nn.Linear(8, 4)
