@@ -67,8 +67,7 @@ class PostOffice:
         self._me = me
         self._transport = transport
         self._around = around
-        self._routes = routes
-        self._kinds = {kind.__name__: kind for kind in (*routes.notes, *routes.asks)}
+        self.route(routes)
         self._out: dict[str, trio.MemorySendChannel[object]] = {}
         self._nursery: trio.Nursery | None = None
         self.dropped = 0
@@ -77,6 +76,11 @@ class PostOffice:
     def me(self) -> NodeId:
         """This node."""
         return self._me
+
+    def route(self, routes: Routes) -> None:
+        """Deliver by these routes from now on; actors that need a post come first."""
+        self._routes = routes
+        self._kinds = {kind.__name__: kind for kind in (*routes.notes, *routes.asks)}
 
     async def run(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

@@ -1,0 +1,295 @@
+"""All actors of one daemon, wired to each other and to their adapters."""
+
+import os
+import random
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, get_args
+
+import structlog
+import trio
+
+from p2ptrain import __version__
+from p2ptrain.actors.courier import CourierActor, Depot
+from p2ptrain.actors.gate import GateActor, GatePorts
+from p2ptrain.actors.ledger import LedgerActor, LedgerPorts
+from p2ptrain.actors.master import MasterActor, MasterPorts
+from p2ptrain.actors.post import PostOffice, Routes, Surroundings
+from p2ptrain.actors.roster import Neighbourhood, RosterActor
+from p2ptrain.actors.worker import TrainerSettings, WorkerActor, WorkerPorts
+from p2ptrain.config import Config
+from p2ptrain.core.consensus import ConsensusConfig
+from p2ptrain.core.membership import MembershipConfig
+from p2ptrain.core.session import SessionConfig
+from p2ptrain.core.transfer import TransferConfig
+from p2ptrain.engine.process import ProcessEngine
+from p2ptrain.errors import ConfigError, LocalError
+from p2ptrain.ids import ClusterId, NodeId
+from p2ptrain.members import Capabilities, Member, MemberStatus
+from p2ptrain.messages.asks import HoldAsk, MasterAsk, ParityAsk
+from p2ptrain.messages.consensus import RaftMessage, RecordState
+from p2ptrain.messages.membership import MembershipMessage
+from p2ptrain.messages.session import Order, WorkerState
+from p2ptrain.messages.trainer import TlsFiles
+from p2ptrain.net.nng import NngTransport
+from p2ptrain.notify import Notifier
+from p2ptrain.runtime.inbox import Inbox, Mail, Ref
+from p2ptrain.runtime.supervise import EDGE, ONCE, Policy, supervise
+from p2ptrain.security.identity import Identity
+from p2ptrain.store.blobs import BlobStore
+from p2ptrain.store.record import SqliteRecord
+
+CONTROL_BYTES_MAX = 512 * 1024
+BULK_BYTES_MAX = 4 * 1024 * 1024
+STUCK_S = 15.0  # an actor whose oldest message waits so long does not work any more
+SOCKET_PATH_MAX = 100
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """The outside world of one node."""
+
+    identity: Identity
+    control: NngTransport
+    bulk: NngTransport
+    blobs: BlobStore
+    record: SqliteRecord
+    saved: RecordState
+
+
+class Node:
+    """All actors of one daemon, wired.
+
+    Args:
+        config: the settings.
+        adapters: opened.
+        stop: called to end the daemon.
+    """
+
+    def __init__(
+        self, config: Config, adapters: Adapters, stop: Callable[[], None]
+    ) -> None:
+        self._config = config
+        self._adapters = adapters
+        self._stop = stop
+        rng = random.Random(secrets.randbits(64))  # noqa: S311  # spreads time-outs
+        start = Neighbourhood(self._member(), config.seeds, MembershipConfig())
+        self.roster = RosterActor(start, self._send_to, rng)
+        self.courier = CourierActor(
+            Depot(self.me, adapters.blobs, adapters.bulk, self.roster.bulk_of),
+            TransferConfig(),
+            rng,
+        )
+        self.post = PostOffice(
+            self.me, adapters.control, self._surroundings(), Routes({}, {})
+        )
+        self.ledger = LedgerActor(
+            LedgerPorts(adapters.record, self.post, self.roster),
+            adapters.saved,
+            ConsensusConfig(),
+            rng,
+        )
+        self.worker = WorkerActor(
+            WorkerPorts(
+                self.post, self.ledger, adapters.blobs, self.courier, ProcessEngine()
+            ),
+            self._trainers(),
+        )
+        self.master = MasterActor(
+            MasterPorts(
+                self.ledger,
+                self.roster,
+                self.post,
+                adapters.blobs,
+                self.courier,
+                lambda: self.ledger.voters,
+                time.time,
+            ),
+            SessionConfig(),
+        )
+        self.gate = GateActor(self._gate_ports(), __version__)
+        self.post.route(self._routes())
+
+    @property
+    def me(self) -> NodeId:
+        """This node."""
+        return self._adapters.identity.node
+
+    @property
+    def inboxes(self) -> tuple[Inbox[Any], ...]:
+        """What the watchdog looks at."""
+        actors = (self.roster, self.ledger, self.courier, self.worker, self.master)
+        return tuple(actor.inbox for actor in actors)
+
+    async def run(self, listener: trio.SocketListener, notifier: Notifier) -> None:
+        """Run every actor until cancelled."""
+        adapters = self._adapters
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._guard, "roster", self.roster.run, ONCE)
+            nursery.start_soon(self._guard, "ledger", self.ledger.run, ONCE)
+            nursery.start_soon(self._guard, "courier", self.courier.run, ONCE)
+            nursery.start_soon(self._guard, "worker", self.worker.run, ONCE)
+            nursery.start_soon(self._guard, "master", self.master.run, ONCE)
+            await nursery.start(self.post.run)
+            await nursery.start(adapters.bulk.serve, self.courier.handle)
+            gate = partial(self.gate.run, listener)
+            nursery.start_soon(self._guard, "gate", gate, EDGE)
+            self._found()
+            self._start_enrolment(nursery)
+            self._start_beacon(nursery)
+            nursery.start_soon(self._watchdog, notifier)
+            notifier.ready(f"node {self._config.name} listens on {self._address}")
+            _log.info("ready", node=self.me, address=self._address)
+
+    async def leave(self) -> None:
+        """Leave the cluster for good, then end the daemon."""
+        await self.ledger.hand_over()
+        await self.roster.leave()
+        self._stop()
+
+    # --- wiring
+
+    @property
+    def _address(self) -> str:
+        return self._advertised(self._adapters.control.address)
+
+    def _advertised(self, bound: str) -> str:
+        host, _, port = bound.rpartition(":")
+        chosen = self._config.advertise or host
+        if chosen in {"0.0.0.0", "[::]", "::"}:  # noqa: S104  # compared, not bound
+            chosen = socket.gethostbyname(socket.gethostname())
+        return f"{chosen}:{port}"
+
+    def _member(self) -> Member:
+        config, adapters = self._config, self._adapters
+        pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+        return Member(
+            node=adapters.identity.node,
+            name=config.name,
+            incarnation=int(time.time()),
+            status=MemberStatus.ALIVE,
+            control=self._address,
+            bulk=self._advertised(adapters.bulk.address),
+            capabilities=Capabilities(
+                version=__version__,
+                cores=os.cpu_count() or 1,
+                memory_bytes=pages * size,
+                trains=not config.witness and find_spec("torch") is not None,
+                witness=config.witness,
+            ),
+        )
+
+    def _trainers(self) -> TrainerSettings:
+        config, tls = self._config, self._adapters.identity.tls
+        return TrainerSettings(
+            name=config.name,
+            workdir=config.state_dir / "work",
+            roots=tuple(str(root) for root in config.data_roots),
+            threads=config.threads,
+            host=config.host,
+            advertise=self._address.rpartition(":")[0].strip("[]"),
+            ports=config.ring_ports,
+            tls=TlsFiles(str(tls.ca), str(tls.cert), str(tls.key)) if tls else None,
+            stall_s=config.stall_s,
+        )
+
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(
+            cluster=lambda: self.ledger.cluster,
+            resolve=self.roster.control_of,
+            refused=self.roster.refused,
+            failed=self.roster.failed,
+        )
+
+    def _send_to(self, address: str, message: object) -> None:
+        self.post.send_to(address, message)
+
+    def _routes(self) -> Routes:
+        notes: dict[type[Any], Ref[Mail]] = {}
+        for union, inbox in (
+            (MembershipMessage, self.roster.inbox),
+            (RaftMessage, self.ledger.inbox),
+            (Order, self.worker.inbox),
+        ):
+            notes |= dict.fromkeys(get_args(union), inbox.ref)
+        notes[WorkerState] = self.master.inbox.ref  # type: ignore[assignment]  # Mail
+        asks: dict[type[Any], Ref[Any]] = dict.fromkeys(
+            get_args(MasterAsk), self.master.inbox.ref
+        )
+        asks[HoldAsk] = self.courier.inbox.ref
+        asks[ParityAsk] = self.worker.inbox.ref
+        return Routes(notes, asks)
+
+    def _gate_ports(self) -> GatePorts:
+        return GatePorts(
+            log=self.ledger,
+            roster=self.roster,
+            post=self.post,
+            blobs=self._adapters.blobs,
+            courier=self.courier,
+            voters=lambda: self.ledger.voters,
+            cluster=lambda: self.ledger.cluster or "",
+            leave=self.leave,
+        )
+
+    # --- tasks beside the actors
+
+    async def _guard(self, name: str, run: Callable[[], Any], policy: Policy) -> None:
+        await supervise(name, run, policy)
+
+    def _found(self) -> None:
+        if self._config.bootstrap and self.ledger.cluster is None:
+            self.ledger.found(ClusterId(secrets.token_hex(16)))
+
+    def _start_enrolment(self, nursery: trio.Nursery) -> None:
+        """Let new nodes in, if this node holds the cluster's authority."""
+        folder = self._config.state_dir
+        if (
+            self._adapters.identity.tls is None
+            or not (folder / "ca" / "ca.key").exists()
+        ):
+            return
+        from p2ptrain.security.enrol_server import EnrolServer  # noqa: PLC0415
+
+        server = EnrolServer(folder, lambda: (self._address,))
+        port = self._config.port + 2 if self._config.port else 0
+        run = partial(server.serve, self._config.host, port)
+        nursery.start_soon(self._guard, "enrolment", run, EDGE)
+
+    def _start_beacon(self, nursery: trio.Nursery) -> None:
+        """Find and be found on the local network, unless all is on this machine."""
+        config, identity = self._config, self._adapters.identity
+        if not config.mdns or identity.tls is None:
+            return
+        from p2ptrain.net.mdns import Announcement, MdnsBeacon  # noqa: PLC0415
+
+        host, _, port = self._address.rpartition(":")
+        mine = Announcement(self.me, identity.fingerprint, (host,), int(port))
+        try:
+            beacon = MdnsBeacon(mine)
+        except ConfigError as error:
+            _log.warning("no mDNS", reason=str(error))
+            return
+        run = partial(beacon.run, self.roster.found)
+        nursery.start_soon(self._guard, "mdns", run, EDGE)
+
+    async def _watchdog(self, notifier: Notifier) -> None:
+        """Feed systemd's watchdog as long as every actor works.
+
+        Raises:
+            LocalError: an actor's messages wait for too long.
+        """
+        pause = min(notifier.watchdog_s / 3, 5.0) if notifier.watchdog_s else 5.0
+        while True:
+            now = trio.current_time()
+            for inbox in self.inboxes:
+                if inbox.oldest_s(now) > STUCK_S:
+                    raise LocalError(f"actor {inbox.name} is stuck: ending the daemon")
+            notifier.alive()
+            await trio.sleep(pause)
