@@ -95,7 +95,7 @@ class Transfer:
             case Opened(held):
                 self._opened(held)
             case Arrived(source, offset, data):
-                self._arrived(source, offset, data)
+                self._arrived(now, source, offset, data)
             case Failed() | Refused():
                 self._lost(now, event)
             case Sealed(good):
@@ -122,16 +122,16 @@ class Transfer:
             self._base = self._head = self._asked = held
             self._resumed = held > 0
 
-    def _arrived(self, node: NodeId, offset: int, data: bytes) -> None:
+    def _arrived(self, now: float, node: NodeId, offset: int, data: bytes) -> None:
         landed = self._sources.landed(node, offset)
         if landed is None:
             return
-        source, _ = landed
+        source, asked_at = landed
         if len(data) != self._length(offset):
             source.drop(f"sent {len(data)} bytes of {self._length(offset)}")
             self._missing(offset)
             return
-        source.strikes = 0
+        source.answered(now - asked_at)
         if not self._sources.may_send(source):
             self._missing(offset)
         elif self._lacks(offset):
@@ -210,8 +210,7 @@ class Transfer:
     def _ask(self, now: float, source: Source, offset: int) -> None:
         if offset in source.flying:
             return  # from before the last Open
-        crowd = 1 + len(source.flying)
-        timeout = self._config.timeout_s * crowd * (1 + source.strikes)
+        timeout = self._sources.timeout_s(source)
         source.flying[offset] = now
         self._effects.append(Fetch(source.node, offset, self._length(offset), timeout))
 

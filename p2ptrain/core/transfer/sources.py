@@ -16,6 +16,7 @@ class Source:
 
     node: NodeId
     flying: dict[int, float] = field(default_factory=dict)
+    took_s: float = math.inf  # its last piece; inf until it has answered
     strikes: int = 0
     struck_at: float = -math.inf
     again_at: float = -math.inf
@@ -23,6 +24,16 @@ class Source:
     alone: int = 0  # times it was to send the whole blob
     out: bool = False
     problem: str = "not asked"
+
+    @property
+    def proven(self) -> bool:
+        """Whether its last word was an answer."""
+        return self.took_s < math.inf and not self.strikes
+
+    def answered(self, took_s: float) -> None:
+        """It sent a piece."""
+        self.took_s = took_s
+        self.strikes = 0
 
     def drop(self, problem: str) -> None:
         """Never ask it again."""
@@ -75,9 +86,16 @@ class Sources:
             for each in some
             if not each.out
             and each.again_at <= now
-            and len(each.flying) < self._config.per_source
+            and len(each.flying) < (self._config.per_source if each.proven else 1)
         ]
         return min(free, key=lambda each: len(each.flying), default=None)
+
+    def timeout_s(self, source: Source) -> float:
+        """Return how long to wait: twice what a full window would take by now."""
+        config = self._config
+        known = source.took_s * 2 * config.per_source if source.proven else 0.0
+        wait = max(config.timeout_s, known) * (1 + source.strikes)
+        return min(wait, config.timeout_max_s)
 
     def next_again(self, now: float) -> float:
         """Return when a source's pause ends."""

@@ -12,8 +12,9 @@ class TransferConfig:
     Args:
         piece_bytes: size of a request's answer.
         window: pieces from the first missing one on that may be asked for.
-        per_source: requests under way at one source.
-        timeout_s: of a request; grows with what else is under way at its source.
+        per_source: requests under way at one source that has answered; one otherwise.
+        timeout_s: of a request, at least; more for a source that takes long or failed.
+        timeout_max_s: of a request, at most.
         patience_s: after which a piece that is due is asked for elsewhere too.
         pause_min_s: after a source's first failure; doubles with each one.
         pause_max_s: longest pause.
@@ -23,11 +24,12 @@ class TransferConfig:
     piece_bytes: int = 1 << 20
     window: int = 8
     per_source: int = 4
-    timeout_s: float = 10.0
+    timeout_s: float = 5.0
+    timeout_max_s: float = 60.0
     patience_s: float = 1.5
     pause_min_s: float = 0.2
     pause_max_s: float = 5.0
-    strikes: int = 5
+    strikes: int = 3
 
 
 @dataclass(frozen=True, slots=True)
