@@ -1,0 +1,5 @@
+"""The command line."""
+
+from p2ptrain.cli.app import main
+
+__all__ = ["main"]
