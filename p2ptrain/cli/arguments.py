@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import TypeAlias
 
 from p2ptrain import __version__
 
@@ -31,11 +32,12 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-Commands = argparse._SubParsersAction  # noqa: SLF001  # argparse names it nowhere else
+Parser: TypeAlias = argparse.ArgumentParser
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _command(
-    commands: "Commands", name: str, run: str, text: str
+    commands: Commands, name: str, run: str, text: str
 ) -> argparse.ArgumentParser:
     made = commands.add_parser(
         name,
@@ -68,7 +70,7 @@ def _node_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log-json", action="store_true", default=None)
 
 
-def _add_cluster(commands: "Commands") -> None:
+def _add_cluster(commands: Commands) -> None:
     init = _command(commands, "init", "cluster:init", "found a cluster on this node")
     _node_flags(init)
     init.add_argument("--cluster", default="p2ptrain", help="the cluster's name")
@@ -91,7 +93,7 @@ def _add_cluster(commands: "Commands") -> None:
     _json(nodes)
 
 
-def _add_sessions(commands: "Commands") -> None:
+def _add_sessions(commands: Commands) -> None:
     submit = _command(
         commands, "submit", "sessions:submit", "hand in a job and follow it"
     )
@@ -111,7 +113,7 @@ def _add_sessions(commands: "Commands") -> None:
     stop.add_argument("session")
 
 
-def _add_results(commands: "Commands") -> None:
+def _add_results(commands: Commands) -> None:
     fetch = _command(commands, "fetch", "results:fetch", "bring a session's result")
     fetch.add_argument("session")
     fetch.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")

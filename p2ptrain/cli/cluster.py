@@ -23,7 +23,7 @@ FLAGS = (
 
 
 def settings(arguments: argparse.Namespace) -> Config:
-    """Return the configuration: from the named file, or what ``init`` or ``join`` kept."""
+    """Return the configuration: of the named file, or as ``init`` or ``join`` kept."""
     flags = {name: getattr(arguments, name, None) for name in FLAGS}
     file = arguments.config
     if file is None:

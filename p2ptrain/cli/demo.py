@@ -66,7 +66,7 @@ def demo(arguments: argparse.Namespace) -> int:
                 "world_size": len(line.members),
                 "accuracy": accuracy,
                 "digests": [digests[node] for node in line.members],
-                "steps": figures["steps"] if "steps" in figures else line.step,
+                "steps": figures.get("steps", line.step),
                 "seconds": round(seconds, 2),
                 "result": str(weights),
             }
