@@ -280,6 +280,22 @@ async def test_two_fetchers_of_one_blob_do_not_harm_it(
     assert files(tmp_path) == [place(DATA)]
 
 
+async def test_two_fetchers_may_seal_at_once(store: BlobStore) -> None:
+    data = bytes(30_000_000)  # long enough to hash for both to be at it
+    blob = ref(data)
+    await store.partial(blob)
+    await store.append(blob, 0, data)
+    found: list[Path] = []
+
+    async def seal() -> None:
+        found.append(await store.seal(blob))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(4):
+            nursery.start_soon(seal)
+    assert found == [await store.path(blob.digest)] * 4
+
+
 async def test_a_late_fetcher_cannot_change_a_stored_blob(store: BlobStore) -> None:
     where = await receive(store, DATA)
     blob = ref(DATA)

@@ -48,6 +48,10 @@ BAD: dict[str, Holder] = {
 }
 
 
+def fetches(effects: list[Effect]) -> list[Fetch]:
+    return [effect for effect in effects if isinstance(effect, Fetch)]
+
+
 def world(holders: dict[str, Holder], data: bytes = DATA) -> World:
     return World(data, holders, CONFIG)
 
@@ -163,15 +167,40 @@ def test_a_failing_source_is_left_alone_for_longer_and_longer() -> None:
 
 
 def test_a_window_that_fails_together_is_one_failure() -> None:
-    """The source was away for a moment; its whole window came back as failed."""
-    run = world({"a": honest()})
+    config = TransferConfig(piece_bytes=10, per_source=4, strikes=2)
+    core, a = Transfer(100, config, random.Random(0)), node("a")
+    core.step(0, Offered((a,)))
+    core.step(0, Opened(0))
+    lost = fetches(core.step(1, Arrived(a, 0, bytes(10))))
+    assert len(lost) == 4
+    for fetch in lost:
+        assert core.step(2, Failed(a, fetch.offset, "no answer")) == []
+    assert [fetch.offset for fetch in fetches(core.step(3, Tick()))] == [10]
 
-    def away_at_first(ask: Fetch, right: bytes, rng: random.Random):  # type: ignore[no-untyped-def]
-        return (honest() if run.now > 0.1 else dead)(ask, right, rng)
 
-    run.holders = {"a": away_at_first}
-    run.config = TransferConfig(piece_bytes=10, per_source=8, timeout_s=0.1, strikes=2)
-    assert run.run() == Done()
+def test_a_late_piece_is_asked_for_twice_at_most() -> None:
+    core = Transfer(10, CONFIG, random.Random(0))
+    core.step(0, Offered((node("a"), node("b"), node("c"))))
+    (first,) = fetches(core.step(0, Opened(0)))
+    assert core.deadline == CONFIG.patience_s
+    (second,) = fetches(core.step(core.deadline, Tick()))
+    assert (second.offset, second.source == first.source) == (0, False)
+    assert core.step(2, Failed(first.source, 0, "no answer")) == []
+    assert fetches(core.step(2.1, Tick())) == []
+
+
+def test_who_sends_it_alone_is_not_mixed_with_a_late_answer() -> None:
+    """A second source that was asked for a late piece answers after the wrong hash."""
+    core = Transfer(20, CONFIG, random.Random(0))
+    core.step(0, Offered((node("a"), node("b"), node("c"))))
+    first, second = fetches(core.step(0, Opened(0)))
+    (late,) = fetches(core.step(core.deadline, Tick()))
+    core.step(2, Arrived(second.source, 10, bytes(10)))
+    assert Seal() in core.step(2, Arrived(first.source, 0, bytes(10)))
+    assert core.step(3, Sealed(good=False)) == [Open()]
+    alone = fetches(core.step(3, Opened(0)))
+    assert {fetch.source for fetch in alone}.isdisjoint({late.source})
+    assert core.step(4, Arrived(late.source, late.offset, bytes(10))) == []
 
 
 def test_a_slow_source_does_not_hold_up_what_another_has() -> None:
@@ -179,10 +208,6 @@ def test_a_slow_source_does_not_hold_up_what_another_has() -> None:
     run = world({"a": dead, "b": honest()})
     assert run.run() == Done()
     assert run.now < CONFIG.timeout_s
-
-
-def fetches(effects: list[Effect]) -> list[Fetch]:
-    return [effect for effect in effects if isinstance(effect, Fetch)]
 
 
 def test_a_source_must_answer_before_it_is_asked_for_more() -> None:
