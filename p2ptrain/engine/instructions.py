@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 
 from p2ptrain.engine.convert import FORMATS
+from p2ptrain.engine.kernels import FASTER
 from p2ptrain.engine.randomness import Lent, is_random, overload
 from p2ptrain.engine.values import deaths, starts
 from p2ptrain.errors import SpecError
@@ -83,6 +84,8 @@ class Builder:
         if "device" in takes and not any(p.kind == "T" for p in op.params):
             fixed["device"] = self._device
         call = self._lent.bound(op.name) if is_random(op.name) else direct(target)
+        if self._device.type == "cpu":
+            call = FASTER.get(op.name, call)
         slots = [self._slot(kinds[n], arg) for n, arg in (by_place | moving).items()]
         return _with_keywords(call, fixed, tuple(moving)), gather_of(slots)
 

@@ -3,12 +3,13 @@
 Nothing of a graph is evaluated or imported. A value is let go after its last use. The
 first run compares every result with what the graph declares of it, and finds out which
 outputs share memory with one another or with inputs: these are copied, then and later,
-so that callers may change outputs in place.
+so that callers may change outputs in place. It also keeps small results that are the
+same in every run (masks, ranges of places), which later runs find ready.
 
 Operators run below autograd: no gradient is ever recorded.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -23,10 +24,12 @@ from p2ptrain.engine.instructions import (
     gather_of,
 )
 from p2ptrain.engine.randomness import Lent, is_random, overload
+from p2ptrain.engine.values import constants
 from p2ptrain.errors import SpecError
 from p2ptrain.spec.graph import Graph, Meta, Node, Shape
 from p2ptrain.spec.text import spell
 
+KEPT_BYTES: Final = 16 * 1024 * 1024
 RESHAPES: Final = frozenset({"view", "_unsafe_view"})
 
 
@@ -86,9 +89,9 @@ class Program:
 
     def _run(self, values: Sequence[Tensor], registers: Registers) -> list[Tensor]:
         if self._copied is None:
-            self._run_checked(registers)
+            kept = self._run_checked(registers)
             outputs = list(self._outputs(registers))
-            self._copied = tuple(_shared(values, outputs))
+            self._copied = tuple(_shared([*values, *kept], outputs))
         else:
             _execute(self._code, registers)
             outputs = list(self._outputs(registers))
@@ -96,8 +99,12 @@ class Program:
             outputs[index] = own(outputs[index])
         return outputs
 
-    def _run_checked(self, registers: Registers) -> None:
+    def _run_checked(self, registers: Registers) -> list[Tensor]:
+        """Run node by node; return the results that later runs find ready."""
         graph = self._graph
+        kept: dict[int, Sequence[Tensor | None]] = {}
+        size = 0
+        fixed = set(constants(graph, is_random))
         for index, given in enumerate(graph.inputs):
             declared = Meta(given.dtype, given.shape)
             _check(f"graph.inputs[{index}]", registers[index], declared)
@@ -111,8 +118,27 @@ class Program:
             for value, meta in zip(results, node.results, strict=True):
                 _check(path, value, meta)
             registers[start : start + len(results)] = results
+            size += _nbytes(results) if index in fixed else 0
+            if index in fixed and size <= KEPT_BYTES:
+                kept[index] = results
             for register in dead:
                 registers[register] = None
+        self._keep(kept)
+        return [t for results in kept.values() for t in results if t is not None]
+
+    def _keep(self, kept: Mapping[int, Sequence[Tensor | None]]) -> None:
+        """Leave nodes out of later runs, their results in place."""
+        ready: set[int] = set()
+        for index, results in kept.items():
+            start = self._code[index][2]
+            at = start - len(self._graph.inputs)
+            self._rest[at : at + len(results)] = results
+            ready.update(range(start, start + len(results)))
+        self._code = [
+            (fn, gather, start, end, tuple(i for i in dead if i not in ready))
+            for index, (fn, gather, start, end, dead) in enumerate(self._code)
+            if index not in kept
+        ]
 
     def _tried(self, index: int, node: Node, registers: Registers) -> Any:
         """Run one operator for the first time.
@@ -155,6 +181,10 @@ def strides_of(shape: Shape) -> tuple[int, ...]:
 def own(tensor: Tensor) -> Tensor:
     """Return a copy in memory of its own, in row-major order."""
     return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _nbytes(results: Sequence[Tensor | None]) -> int:
+    return sum(tensor.nbytes for tensor in results if tensor is not None)
 
 
 def _check(path: str, value: object, meta: Meta | None) -> None:

@@ -53,3 +53,14 @@ def deaths(graph: Graph) -> list[set[int]]:
         alive |= touched
     found.reverse()
     return found
+
+
+def constants(graph: Graph, is_random: Callable[[str], bool]) -> list[int]:
+    """Return the indices of the nodes whose results are the same in every run."""
+    fixed: set[int] = set()
+    found: list[int] = []
+    for index, (start, node) in enumerate(zip(starts(graph), graph.nodes, strict=True)):
+        if not is_random(node.op) and refs(node) <= fixed:
+            found.append(index)
+            fixed.update(range(start, start + len(node.results)))
+    return found
