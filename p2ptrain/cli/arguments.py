@@ -33,7 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 Parser: TypeAlias = argparse.ArgumentParser
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"  # noqa: SLF001
 
 
 def _command(

@@ -118,6 +118,7 @@ def _start(home: Path, name: str, index: int, ports: list[int]) -> Daemon:
         "ring_ports": [0, 0],
         "plain": True,
         "mdns": False,
+        "threads": 1,  # three trainers share this machine
         "bootstrap": index == 0,
         "seeds": [f"127.0.0.1:{ports[0]}"] if index else [],
     }

@@ -68,6 +68,7 @@ IDLE_S = 600.0
 MASTER_WAIT_S = 30.0
 ASK_S = 60.0
 PARITY_S = 300.0
+SEE_S = 5.0
 SESSIONS_SHOWN = 500
 Work = SubmitRequest | LiveRequest | StopRequest | LeaveRequest | ParityRequest
 REQUESTS = codec.kinds(GateRequest)
@@ -206,7 +207,15 @@ class GateActor:
         answer = await self._ask_master(ask, SubmitAnswer)
         if not is_session(answer.session):
             raise P2PTrainError(f"the master refuses the job: {answer.refusal}")
+        await self._see(SessionId(answer.session))
         return Submitted(SessionId(answer.session))
+
+    async def _see(self, session: SessionId) -> None:
+        """Wait a moment until this node's own record knows a session too."""
+        seen, log = -1, self._ports.log
+        with trio.move_on_after(SEE_S):
+            while session not in log.registry.sessions:
+                seen = await log.changed(seen)
 
     async def _stop(self, session: SessionId) -> Done:
         answer = await self._ask_master(StopAsk(session), StopAnswer)
