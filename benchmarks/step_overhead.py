@@ -27,10 +27,9 @@ from p2ptrain.engine.package import Job, captured
 from p2ptrain.engine.program import Program
 from p2ptrain.spec.train import Optimizer, OptimizerKind
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "configs"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import charlm
-import digits
+from configs import charlm, digits
 
 TARGET = 1.05
 WARM_UP = 20

@@ -94,8 +94,7 @@ def capture(  # noqa: PLR0913  # the public call: three that matter, three optio
     batch = _batch_of(example_batch)
     kind = Precision(precision)
     weights = weights_of(model, frozen)
-    names = [*weights.all, *example_batch]
-    _check_names(names)
+    _check_names([*weights.all, *example_batch])
     shown = Measured(None, {}, ())
     if metrics:
         shown = measured(copy_of(model), metrics, weights, example_batch, kind)
@@ -104,8 +103,9 @@ def capture(  # noqa: PLR0913  # the public call: three that matter, three optio
         twin.train()
     mode = Mode(kind, with_gradients=True)
     traced = trace(twin, loss_run(loss), weights, example_batch, mode)
+    names = [*traced.weights.all, *example_batch]
     converted = convert(traced.module, names, "constant.")
-    train = TrainPart(converted, weights, traced.results, shown.constants)
+    train = TrainPart(converted, traced.weights, traced.results, shown.constants)
     return _assembled(train, shown, tuple(example_batch), (batch, kind))
 
 

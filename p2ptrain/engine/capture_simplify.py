@@ -1,15 +1,13 @@
 """Makes a captured graph smaller without changing a bit of what it computes.
 
-Left out are nodes that nothing uses (but not those that draw random numbers: the ones
-behind them would draw others), nodes that only name a value again, views of views, and
-views computed twice.
+Left out are nodes that nothing uses, nodes that only name a value again, views of
+views, and views computed twice.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from p2ptrain.engine.randomness import is_random
 from p2ptrain.engine.values import refs, renumbered, starts
 from p2ptrain.spec.graph import Graph, Input, Meta, Node, Ref
 
@@ -38,7 +36,7 @@ def pruned(graph: Graph, inputs: Sequence[int]) -> Graph:
     kept: list[tuple[int, Node]] = []
     for start, node in zip(reversed(starts(graph)), reversed(graph.nodes), strict=True):
         results = range(start, start + len(node.results))
-        if is_random(node.op) or not needed.isdisjoint(results):
+        if not needed.isdisjoint(results):
             kept.append((start, node))
             needed.update(refs(node))
     kept.reverse()

@@ -13,7 +13,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -46,10 +46,12 @@ class Traced:
     Args:
         module: its placeholders are the weights in the order of ``Weights.all``, then
             the data; its outputs those of the run, the buffers, the gradients.
+        weights: of these, the trained ones all have gradients.
         results: how many outputs the run has.
     """
 
     module: fx.GraphModule
+    weights: Weights
     results: int
 
 
@@ -92,17 +94,41 @@ def trace(
         counts.append(len(results))
         return results
 
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        trained = set(weights.trained) if mode.with_gradients else set[str]()
-        tensors = [
-            nn.Parameter(_like(tensor)) if name in trained else _like(tensor)
-            for name, tensor in weights.all.items()
-        ]
-        flat = Stateless(model, counted, weights, tensors, tuple(batch))
-        values = [_like(value) for value in batch.values()]
+    def made(weights: Weights) -> Stateless:
+        tensors = _tensors(weights, mode)
+        return Stateless(model, counted, weights, tensors, tuple(batch))
+
     with _portable(mode.precision), torch.set_grad_enabled(mode.with_gradients):
-        module = _export(flat, values, with_gradients=mode.with_gradients)
-    return Traced(module, counts[-1])
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            values = [_like(value) for value in batch.values()]
+            if mode.with_gradients:
+                weights = _reached(made(weights), weights, values)
+            flat = made(weights)
+        module = _export(flat, values, tuple(batch), mode)
+    return Traced(module, weights, counts[-1])
+
+
+def _tensors(weights: Weights, mode: Mode) -> list[Tensor]:
+    trained = set(weights.trained) if mode.with_gradients else set[str]()
+    return [
+        nn.Parameter(_like(tensor)) if name in trained else _like(tensor)
+        for name, tensor in weights.all.items()
+    ]
+
+
+def _reached(flat: Stateless, weights: Weights, values: Sequence[Tensor]) -> Weights:
+    """Return the weights with those fixed that the loss does not depend on."""
+    with _explained():
+        loss = flat(*values)[0]
+        grads: Sequence[Tensor | None] = torch.autograd.grad(
+            loss, list(flat.parameters()), allow_unused=True
+        )
+    pairs = list(zip(weights.trained.items(), grads, strict=True))
+    return replace(
+        weights,
+        trained=dict(item for item, grad in pairs if grad is not None),
+        fixed=dict(item for item, grad in pairs if grad is None) | weights.fixed,
+    )
 
 
 def _like(tensor: Tensor) -> Tensor:
@@ -111,21 +137,35 @@ def _like(tensor: Tensor) -> Tensor:
 
 
 def _export(
-    flat: Stateless, values: Sequence[Tensor], *, with_gradients: bool
+    flat: Stateless, values: Sequence[Tensor], names: Sequence[str], mode: Mode
 ) -> fx.GraphModule:
-    try:
-        module, _ = aot_export_module(
+    with _explained():
+        module, signature = aot_export_module(
             flat,
             tuple(values),
-            trace_joint=with_gradients,
-            output_loss_index=0 if with_gradients else None,
+            trace_joint=mode.with_gradients,
+            output_loss_index=0 if mode.with_gradients else None,
         )
+    changed = set(signature.user_inputs_to_mutate.values())
+    for name, user_input in zip(names, signature.user_inputs, strict=True):
+        if user_input in changed:
+            raise CaptureError(
+                f"the model or its loss changes the input {name!r} in place: "
+                "work on a copy of it"
+            )
+    assert isinstance(module, fx.GraphModule)
+    return module
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn what goes wrong while tracing into a sentence."""
+    try:
+        yield
     except CaptureError:
         raise
     except FAILURES as error:
         raise CaptureError(_sentence(error)) from error
-    assert isinstance(module, fx.GraphModule)
-    return module
 
 
 @contextmanager

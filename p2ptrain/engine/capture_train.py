@@ -42,14 +42,11 @@ class TrainPart:
 
     Args:
         converted: the trace; outputs are those of the loss function, all buffers, and
-            a gradient or None for each trained weight.
+            the gradients of the trained weights.
         weights: of the model.
         results: how many outputs the loss function has.
         others: tensors that only the metrics use; they become inputs too, for the
             inputs of this graph are all that a job holds.
-
-    Raises:
-        CaptureError: nothing is trained.
     """
 
     def __init__(
@@ -62,12 +59,7 @@ class TrainPart:
         self.weights = weights
         self.results = results
         self.constants = {**converted.constants, **others}
-        outputs = converted.outputs
-        grads = outputs[len(outputs) - len(weights.trained) :]
-        pairs = list(zip(weights.trained, grads, strict=True))
-        self.trained = [name for name, grad in pairs if grad is not None]
-        if not self.trained:
-            raise CaptureError("the loss depends on no trained parameter")
+        self.trained = list(weights.trained)
         extra = {name: meta_of(tensor) for name, tensor in others.items()}
         self._whole = simplified(with_inputs(converted.graph, extra))
         after = self._whole.outputs[results : results + len(weights.buffers)]

@@ -49,14 +49,12 @@ class Converted:
     """A converted graph.
 
     Args:
-        graph: its outputs are those of the fx graph that are tensors.
-        outputs: for each output of the fx graph its value number, or None.
+        graph: its outputs are those of the fx graph.
         constants: tensors that the trace holds, by the names of their inputs, which
             stand last.
     """
 
     graph: Graph
-    outputs: tuple[int | None, ...]
     constants: dict[str, Tensor]
 
 
@@ -92,30 +90,35 @@ def convert(module: fx.GraphModule, names: Sequence[str], prefix: str) -> Conver
     heads = [node for node in nodes if node.op == "placeholder"]
     for node, name in zip(heads, names, strict=True):
         _add_input(values, node, name, node.meta["val"])
-    for index, node in enumerate(n for n in nodes if n.op == "get_attr"):
-        name = f"{prefix}{index}"
-        tensor = _constant(module, str(node.target))
-        values.constants[name] = tensor
-        _add_input(values, node, name, tensor)
+    for node in nodes:
+        if node.op == "get_attr":
+            _add_constant(values, node, _constant(module, str(node.target)), prefix)
     for node in nodes:
         if node.op == "call_function" and str(node.target) not in CHECKS:
             _add_call(values, node)
-    outputs = tuple(
-        values.numbers[out] if isinstance(out, fx.Node) else None
-        for out in nodes[-1].args[0]
-    )
     graph = Graph(
         inputs=tuple(values.inputs),
         nodes=tuple(values.nodes),
-        outputs=tuple(number for number in outputs if number is not None),
+        outputs=tuple(values.numbers[out] for out in nodes[-1].args[0]),
     )
-    return Converted(graph, outputs, values.constants)
+    return Converted(graph, values.constants)
 
 
 def _add_input(values: _Values, node: fx.Node, name: str, tensor: Tensor) -> None:
     meta = meta_of(tensor)
     values.inputs.append(Input(name, meta.dtype, meta.shape))
     values.add(node, 1)
+
+
+def _add_constant(values: _Values, node: fx.Node, tensor: Tensor, prefix: str) -> None:
+    for name, known in values.constants.items():
+        if tensor.is_set_to(known):  # the trace holds it once for every use
+            number = [given.name for given in values.inputs].index(name)
+            values.numbers[node] = number
+            return
+    name = f"{prefix}{len(values.constants)}"
+    values.constants[name] = tensor
+    _add_input(values, node, name, tensor)
 
 
 def _constant(module: fx.GraphModule, target: str) -> Tensor:

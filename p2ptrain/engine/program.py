@@ -48,10 +48,10 @@ class Program:
 
     def __init__(self, graph: Graph, device: torch.device) -> None:
         self._graph = graph
-        self._is_random = any(is_random(node.op) for node in graph.nodes)
         self._lent = Lent(device)
         built = Builder(graph, device, self._lent)
         self._code = built.code
+        self._is_random = any(is_random(node.op) for node in graph.nodes)
         results = sum(len(node.results) for node in graph.nodes)
         self._rest: Registers = [None] * results + built.constants
         self._outputs = gather_of(graph.outputs)
