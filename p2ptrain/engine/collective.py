@@ -15,7 +15,7 @@ from p2ptrain.engine.rendezvous import Place, RingListener, meet
 from p2ptrain.errors import LinkLostError, PeerError
 
 META_BYTES_MAX = 1024 * 1024
-PIECE_BYTES = 512 * 1024
+PIECE_BYTES = 1024 * 1024
 
 
 class Group:
