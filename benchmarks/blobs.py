@@ -99,8 +99,9 @@ def copy(source: Path, folder: Path) -> float:
 async def main(mib: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        plain: list[TlsMaterial | None] = [None, None]
         secure = materials(folder)
-        for scheme, tls in (("plain", [None, None]), ("TLS", secure)):
+        for scheme, tls in (("plain", plain), ("TLS", secure)):
             async with pair(folder, tls) as (store, server, client):
                 blob = await store.put(random.Random(1).randbytes(mib * MIB), "")
                 ends = (server.address, client)
