@@ -10,9 +10,10 @@ import structlog
 import trio
 
 from p2ptrain.config import Config
+from p2ptrain.messages.bulk import BULK_BYTES_MAX
 from p2ptrain.net.nng import NngTransport
 from p2ptrain.node.sockets import make_private, open_gate
-from p2ptrain.node.wiring import BULK_BYTES_MAX, CONTROL_BYTES_MAX, Adapters, Node
+from p2ptrain.node.wiring import CONTROL_BYTES_MAX, Adapters, Node
 from p2ptrain.notify import Notifier
 from p2ptrain.security.identity import Identity
 from p2ptrain.store.blobs import BlobStore

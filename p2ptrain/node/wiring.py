@@ -45,7 +45,6 @@ from p2ptrain.store.blobs import BlobStore
 from p2ptrain.store.record import SqliteRecord
 
 CONTROL_BYTES_MAX = 512 * 1024
-BULK_BYTES_MAX = 4 * 1024 * 1024
 STUCK_S = 15.0  # an actor whose oldest message waits so long does not work any more
 SOCKET_PATH_MAX = 100
 _log = structlog.get_logger()
