@@ -10,15 +10,19 @@ from typing import Final
 import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from p2ptrain.engine import safefile
+from p2ptrain.engine.convert import dtype_name
 from p2ptrain.errors import StorageError, UserError
 from p2ptrain.ids import Digest
 from p2ptrain.spec.graph import Input
 from p2ptrain.spec.train import DataRef
+from p2ptrain.spec.uri import PathUri, Scheme, Uri, parse_uri
 
-Array = NDArray[np.generic] | Tensor | str | Path
+Samples = NDArray[np.generic] | Tensor
+Array = Samples | str | Path
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 NPY: Final = frozenset(
@@ -73,8 +77,8 @@ class Store:
         self.files[blob] = path
         return _ref(given, f"blob:{blob}", len(array), digest)
 
-    def _check(self, given: Input, array: NDArray[np.generic] | Tensor) -> None:
-        dtype = str(array.dtype).removeprefix("torch.")
+    def _check(self, given: Input, array: Samples) -> None:
+        dtype = _dtype(array)
         sample = tuple(array.shape[1:])
         if array.ndim and dtype == given.dtype and sample == given.shape[1:]:
             if len(array):
@@ -107,24 +111,34 @@ def uri_of(text: str) -> str:
     return f"file://{Path(text).expanduser().absolute()}"
 
 
-def opened(uri: str, given: Input) -> NDArray[np.generic]:
+def opened(uri: str, given: Input) -> Samples:
     """Return the samples behind a URI, mapped into memory where the format allows.
 
     Raises:
         UserError: there is nothing, or nothing that could be samples.
     """
-    scheme, _, rest = uri.partition("://")
-    path, _, name = rest.partition("#") if scheme == "npz" else (rest, "", "")
     try:
-        if scheme == "npz":
-            with np.load(path, allow_pickle=False) as archive:
-                found: NDArray[np.generic] = archive[name]
-                return found
-        if scheme == "file":
-            return _mapped(Path(path), given)
-    except (OSError, ValueError, KeyError) as error:
+        return _read(parse_uri(uri), given)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise UserError(f"data: {given.name!r}: cannot read {uri}: {error}") from error
-    raise UserError(f"data: {given.name!r}: {uri} is neither file:// nor npz://")
+
+
+def _read(uri: Uri, given: Input) -> Samples:
+    if not isinstance(uri, PathUri):
+        raise ValueError("it names no file of this machine")  # noqa: TRY004  # of a value
+    match uri.scheme:
+        case Scheme.FILE:
+            return _mapped(Path(uri.path), given)
+        case Scheme.NPZ:
+            with np.load(uri.path, allow_pickle=False) as archive:
+                found: NDArray[np.generic] = archive[uri.name]
+                return found
+        case Scheme.SAFETENSORS:
+            with safe_open(uri.path, framework="pt") as file:
+                tensor: Tensor = file.get_tensor(uri.name)
+                return tensor
+        case Scheme.GGUF:
+            raise ValueError("it holds weights, not samples")
 
 
 def _mapped(path: Path, given: Input) -> NDArray[np.generic]:
@@ -137,7 +151,7 @@ def _mapped(path: Path, given: Input) -> NDArray[np.generic]:
     return np.memmap(path, given.dtype, "r").reshape(-1, *given.shape[1:])
 
 
-def write_array(path: Path, array: NDArray[np.generic] | Tensor) -> Digest:
+def write_array(path: Path, array: Samples) -> Digest:
     """Write samples, piece by piece, and return the digest of their bytes.
 
     The file is ``.npy``, or raw little-endian where numpy lacks the dtype.
@@ -157,8 +171,8 @@ def write_array(path: Path, array: NDArray[np.generic] | Tensor) -> Digest:
     return Digest(hasher.hexdigest())
 
 
-def _header(array: NDArray[np.generic] | Tensor) -> bytes:
-    name = str(array.dtype).removeprefix("torch.")
+def _header(array: Samples) -> bytes:
+    name = _dtype(array)
     if name not in NPY:
         return b""
     head = io.BytesIO()
@@ -169,14 +183,20 @@ def _header(array: NDArray[np.generic] | Tensor) -> bytes:
     return head.getvalue()
 
 
-def _hashed(array: NDArray[np.generic] | Tensor) -> blake3:
+def _dtype(array: Samples) -> str:
+    if isinstance(array, Tensor):
+        return dtype_name(array.dtype)
+    return array.dtype.name  # without the order of bytes
+
+
+def _hashed(array: Samples) -> blake3:
     hasher = blake3(max_threads=blake3.AUTO)
     for piece in _pieces(array):
         hasher.update(piece)
     return hasher
 
 
-def _pieces(array: NDArray[np.generic] | Tensor) -> Iterator[memoryview]:
+def _pieces(array: Samples) -> Iterator[memoryview]:
     """Yield the bytes of samples in row-major order, a bounded piece at a time."""
     row = max(1, array[:1].nbytes)
     step = max(1, CHUNK_BYTES // row)
