@@ -143,6 +143,25 @@ def test_a_buffer_that_is_replaced_is_an_output():
     assert int(outputs[captured.buffers[1].output]) == 6
 
 
+def test_buffers_may_change_places():
+    class Swapping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 3)
+            self.register_buffer("now", torch.ones(3))
+            self.register_buffer("then", torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.now, self.then = self.then, self.now
+            return self.linear(x) + self.now
+
+    captured = capture(Swapping(), squared, batch())
+    assert names(captured.buffers) == ["now", "then"]
+    outputs = outputs_of(captured, batch())
+    assert torch.equal(outputs[1], torch.zeros(3))
+    assert torch.equal(outputs[2], torch.ones(3))
+
+
 def test_constants_are_frozen_inputs():
     scale = torch.tensor([1.0, 2.0, 3.0])
 

@@ -11,11 +11,12 @@ import resource, torch
 from p2ptrain.engine.memory import keep_freed_memory
 keep_freed_memory() if {keep} else None
 def faults():
-    torch.zeros(4_000_000).add_(1)
+    # as a step does: many tensors at once, then none
+    tensors = [torch.zeros(250_000).add_(1) for _ in range(60)]
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-faults()
-before = faults()
-for _ in range(20):
+for _ in range(5):
+    before = faults()
+for _ in range(10):
     after = faults()
 print(after - before)
 """

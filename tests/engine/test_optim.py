@@ -72,13 +72,16 @@ def test_equals_torch(kind, momentum, settings, dtype):
         assert [bits(g) for g in grads] == before, "gradients are the caller's"
         for name, param in zip(mine, reference, strict=True):
             assert bits(mine[name]) == bits(param), (step, name)
-    for index, (name, param) in enumerate(zip(mine, reference, strict=True)):
-        for key, slot in other.state[param].items():
+            compare_slots(ours.slots(), name, other.state[param])
+
+
+def compare_slots(slots, name, theirs) -> None:
+    for key, slot in theirs.items():
+        if key == "step":
+            assert int(slots["optimizer/step"]) == int(slot)
+        elif slot is not None:
             short = "momentum" if key == "momentum_buffer" else key
-            if key == "step":
-                assert int(ours.slots()["optimizer/step"]) == int(slot)
-            elif slot is not None:
-                assert bits(ours.slots()[f"{short}/{name}"]) == bits(slot), index
+            assert bits(slots[f"{short}/{name}"]) == bits(slot)
 
 
 @pytest.mark.parametrize(("kind", "momentum", "settings"), CASES)
