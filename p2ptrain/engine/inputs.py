@@ -10,7 +10,13 @@ from p2ptrain.engine.resolve import SampleSource, Site, resolve_weight
 from p2ptrain.errors import P2PTrainError, PeerError, StorageError
 from p2ptrain.ids import Digest
 from p2ptrain.messages.trainer import CheckParity, Load
-from p2ptrain.spec.train import DataRef, TrainSpec, load_spec
+from p2ptrain.spec.train import (
+    BufferRef,
+    DataRef,
+    TrainSpec,
+    WeightRef,
+    load_spec,
+)
 from p2ptrain.spec.validate import validate
 
 
@@ -63,7 +69,8 @@ def resolve_inputs(spec: TrainSpec, load: Load | CheckParity) -> Inputs:
         files={Digest(key): Path(path) for key, path in load.files.items()},
         roots=tuple(Path(root) for root in load.roots),
     )
-    weights = (*spec.params, *spec.buffers, *spec.frozen)
+    weights: tuple[WeightRef | BufferRef, ...] = (*spec.params, *spec.frozen)
+    weights += spec.buffers
     sources = _group(spec.data, site)
     eval_sources = _group(spec.eval.data if spec.eval else (), site)
     groups = (*sources.values(), *eval_sources.values())

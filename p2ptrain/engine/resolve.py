@@ -102,11 +102,8 @@ class SampleSource:
         self.count = int(self._ends[-1])
         self.digests = tuple(_digest(ref, array, site) for ref, array in self._parts)
 
-    def take(self, indices: Sequence[int]) -> Tensor:
-        """Return samples by number, shape ``[len(indices), *sample]``."""
-        return self._take(torch.tensor(indices, dtype=torch.int64))
-
-    def _take(self, indices: Tensor) -> Tensor:
+    def take(self, indices: Tensor) -> Tensor:
+        """Return samples by number (int64 ``[n]``), shape ``[n, *sample]``."""
         if len(self._parts) == 1:
             ref, array = self._parts[0]
             return array.take(indices + ref.shard_start)

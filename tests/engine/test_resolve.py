@@ -99,7 +99,7 @@ def test_a_shard_is_read_by_its_offset(site: Site, tmp_path: Path, kind: str) ->
     uri = write(tmp_path / "file", kind)
     source = SampleSource([samples(uri, VALUE.numpy(), 1, 2)], site)
     assert source.count == 2
-    assert torch.equal(source.take([1, 0, 1]), VALUE[[2, 1, 2]])
+    assert torch.equal(source.take(torch.tensor([1, 0, 1])), VALUE[[2, 1, 2]])
     assert source.digests == (blake3(VALUE[1:].numpy().tobytes()).hexdigest(),)
 
 
@@ -110,7 +110,7 @@ def test_unequal_shards_are_one_sequence(site: Site, tmp_path: Path) -> None:
     source = SampleSource(refs, site)
     assert source.count == 4
     wanted = torch.cat([VALUE[2:], VALUE])
-    order = [3, 0, 2, 1, 0]
+    order = torch.tensor([3, 0, 2, 1, 0])
     assert torch.equal(source.take(order), wanted[order])
 
 
