@@ -124,7 +124,8 @@ class ProcessTrainer:
             return None
         said = await trio.to_thread.run_sync(last_line, self._log)
         cause = f"the trainer process {self.pid} {cause_of(code)}"
-        return Fault(f"{cause}; it last said: {said}" if said else cause)
+        sentence = f"{cause}; it last said: {said}" if said else cause
+        return Fault(sentence, of_node=True)
 
     async def aclose(self) -> None:
         """Ask it to quit, kill it after a grace period, reap it."""
@@ -171,7 +172,8 @@ class _Frames:
                 self._ready.extend(self._splitter.feed(piece))
             except PeerError as error:
                 self._trainer.kill()
-                self._ready.append(Fault(f"the trainer process sent garbage: {error}"))
+                sentence = f"the trainer process sent garbage: {error}"
+                self._ready.append(Fault(sentence, of_node=True))
             return
         self._ended = True
         obituary = await self._trainer.end()

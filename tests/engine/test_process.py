@@ -85,6 +85,7 @@ async def test_a_killed_trainer_is_a_fault_that_says_so(tmp_path):
     assert got[0] == ParityDone(())
     assert isinstance(got[1], Fault)
     assert "was killed by SIGKILL (often: out of memory)" in got[1].sentence
+    assert got[1].of_node
     assert len(got) == 2
     await trainer.send(WriteSnapshot())  # no error
     await trainer.aclose()
@@ -95,6 +96,7 @@ async def test_a_crash_is_told_with_the_last_words(tmp_path):
     [fault] = await drain(trainer)
     assert "exited with code 1" in fault.sentence
     assert "ValueError: the flux is dry" in fault.sentence
+    assert fault.of_node
     assert "Traceback" in (tmp_path / LOG_NAME).read_text()
     await trainer.aclose()
 
