@@ -43,10 +43,11 @@ def eager(job: Job, *, is_adam: bool) -> Step:
     else:
         optimizer = torch.optim.SGD(params, lr=1e-3, momentum=0.9, weight_decay=5e-4)
     job.model.train()
+    example = dict(job.example_batch)
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
-        loss = job.loss(job.model, job.example_batch)
+        loss = job.loss(job.model, example)
         assert isinstance(loss, Tensor)
         loss.backward()
         optimizer.step()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -13,7 +14,7 @@ from p2ptrain.errors import CaptureError
 from p2ptrain.spec.graph import Graph
 from p2ptrain.spec.train import Precision
 
-Metric = Callable[[nn.Module, Batch], Tensor]
+Metric = Callable[[Any, dict[str, Tensor]], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def _metrics_run(metrics: Mapping[str, Metric]) -> Run:
         size = len(next(iter(batch.values())))
         values: list[Tensor] = []
         for name, metric in metrics.items():
-            value = metric(model, batch)
+            value = metric(model, dict(batch))
             if value.shape != (size,):
                 raise CaptureError(
                     f"metric {name!r} has shape {list(value.shape)}, not one value per "

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -16,14 +17,15 @@ from p2ptrain.engine.convert import Converted, meta_of
 from p2ptrain.errors import CaptureError
 from p2ptrain.spec.graph import Graph
 
-Loss = Callable[[nn.Module, Batch], Tensor | tuple[Tensor, ...]]
+# a loss may name its own class of model
+Loss = Callable[[Any, dict[str, Tensor]], Tensor | tuple[Tensor, ...]]
 
 
 def loss_run(loss: Loss) -> Run:
     """Return what computes a loss function's results, the scalar loss first."""
 
     def run(model: nn.Module, batch: Batch) -> list[Tensor]:
-        results = loss(model, batch)
+        results = loss(model, dict(batch))
         first, *others = results if isinstance(results, tuple) else (results,)
         if first.dim() or not first.is_floating_point():
             raise CaptureError(

@@ -89,7 +89,7 @@ def test_a_parameter_that_the_loss_ignores_is_frozen():
     model = nn.ModuleDict({"used": nn.Linear(6, 3), "idle": nn.Linear(6, 3)})
 
     def loss(model: nn.Module, given: Batch) -> Tensor:
-        return classify(model["used"], given)
+        return classify(model.get_submodule("used"), given)
 
     captured = capture(model, loss, batch())
     assert names(captured.params) == ["used.weight", "used.bias"]
@@ -116,6 +116,7 @@ def test_tied_weights_are_one():
         "second.weight": "first.weight",
     }
     squared(model, batch()).backward()
+    assert model.first.weight.grad is not None
     assert torch.equal(outputs_of(captured, batch())[1], model.first.weight.grad)
 
 
@@ -249,7 +250,7 @@ def test_another_memory_layout_does_not_matter():
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 2, 3), nn.Flatten())
     image = torch.randn(2, 1, 8, 8)
     captured = capture(
-        model.to(memory_format=torch.channels_last),
+        model.to(memory_format=torch.channels_last),  # pyright: ignore[reportCallIssue]
         squared,
         {"x": image.to(memory_format=torch.channels_last)},
     )
@@ -280,6 +281,7 @@ def test_bf16_is_autocast():
     loss.backward()
     assert torch.equal(outputs[0], loss)
     for param, grad in zip(model.parameters(), outputs[1:], strict=True):
+        assert param.grad is not None
         assert torch.equal(param.grad, grad)
     plain = capture(model, classify, batch())
     assert not torch.equal(outputs_of(plain, batch())[0], outputs[0])

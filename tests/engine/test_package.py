@@ -14,6 +14,7 @@ from p2ptrain.engine.package import Job, Package, captured, package
 from p2ptrain.engine.package_data import CHUNK_BYTES, file_digest, write_array
 from p2ptrain.engine.settings import Settings
 from p2ptrain.errors import SpecError, StorageError, UserError
+from p2ptrain.ids import Digest
 from p2ptrain.spec.train import Optimizer, OptimizerKind, Reduce, load_spec, spec_bytes
 from p2ptrain.spec.validate import validate
 
@@ -60,7 +61,7 @@ def packed(folder: Path, made: Job | None = None, **changes) -> Package:
 
 def blob(made: Package, uri: str) -> Path:
     digest = uri.removeprefix("blob:").partition("#")[0]
-    return made.files[digest]
+    return made.files[Digest(digest)]
 
 
 def test_every_file_bears_its_digest(tmp_path):
@@ -165,7 +166,7 @@ def files(tmp_path) -> dict[str, str]:
     data = group()
     np.save(tmp_path / "x.npy", data["x"])
     (tmp_path / "x.raw").write_bytes(data["x"].tobytes())
-    np.savez(tmp_path / "all.npz", **data)
+    np.savez(tmp_path / "all.npz", x=data["x"], y=data["y"])
     save_file(
         {k: torch.from_numpy(v) for k, v in data.items()}, tmp_path / "all.safetensors"
     )
