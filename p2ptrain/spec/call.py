@@ -96,6 +96,29 @@ class Call:
         return value if isinstance(value, str) else default
 
 
+def named(op: Op, node: Node) -> dict[str, Arg]:
+    """Return a node's arguments by the names of their parameters.
+
+    Raises:
+        CallError: too many arguments, one given twice, or one that is unknown.
+    """
+    positional = op.positional
+    if len(node.args) > len(positional):
+        raise CallError(
+            f"{op.name} takes at most {len(positional)} positional arguments, "
+            f"not {len(node.args)}"
+        )
+    given = {p.name: arg for p, arg in zip(positional, node.args, strict=False)}
+    known = {param.name for param in op.params}
+    for name, arg in node.kwargs.items():
+        if name in given:
+            raise CallError(f"argument {show(name)} is given twice")
+        if name not in known:
+            raise CallError(f"{op.name} has no parameter {show(name)}")
+        given[name] = arg
+    return given
+
+
 def bind(op: Op, node: Node, metas: Sequence[Meta | None]) -> Call:
     """Return a node's call.
 
@@ -108,29 +131,19 @@ def bind(op: Op, node: Node, metas: Sequence[Meta | None]) -> Call:
         CallError: a wrong number of arguments, an unknown or doubled one, or one of
             another type than the schema's.
     """
-    positional = op.positional
-    if len(node.args) > len(positional):
-        raise CallError(
-            f"{op.name} takes at most {len(positional)} positional arguments, "
-            f"not {len(node.args)}"
-        )
-    given = {p.name: arg for p, arg in zip(positional, node.args, strict=False)}
-    for name, arg in node.kwargs.items():
-        if name in given:
-            raise CallError(f"argument {show(name)} is given twice")
-        given[name] = arg
+    given = named(op, node)
     values = {param.name: _value(param, given, metas) for param in op.params}
-    if len(given) > 0:
-        raise CallError(f"{op.name} has no parameter {show(next(iter(given)))}")
     return Call(op, values, node.results)
 
 
-def _value(param: Param, given: dict[str, Arg], metas: Sequence[Meta | None]) -> Value:
+def _value(
+    param: Param, given: Mapping[str, Arg], metas: Sequence[Meta | None]
+) -> Value:
     if param.name not in given:
         if param.required:
             raise CallError(f"argument {param.name!r} is missing")
         return param.default
-    arg = given.pop(param.name)
+    arg = given[param.name]
     if arg is None and param.optional:
         return None
     if not param.many:

@@ -17,9 +17,10 @@ from p2ptrain.spec import (
     rules_math,
     rules_nn,
     rules_reduce,
+    rules_sample,
     rules_view,
 )
-from p2ptrain.spec.call import CallError, bind
+from p2ptrain.spec.call import Call, CallError, bind
 from p2ptrain.spec.graph import Meta, Node
 from p2ptrain.spec.ops import OPS, Op
 from p2ptrain.spec.results import Rule, compare
@@ -34,6 +35,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     | dict(rules_math.RULES)
     | dict(rules_nn.RULES)
     | dict(rules_reduce.RULES)
+    | dict(rules_sample.RULES)
     | dict(rules_view.RULES)
 )
 
@@ -50,8 +52,9 @@ def op_of(name: str) -> Op:
     return op
 
 
-def check_node(node: Node, metas: Sequence[Meta | None]) -> None:
-    """Check a node's arguments, and its results against the operator's rule.
+def check_node(node: Node, metas: Sequence[Meta | None]) -> Call:
+    """Check a node's arguments, and its results against the operator's rule; return
+    the call.
 
     Args:
         node: its declared results have been checked by themselves.
@@ -63,3 +66,4 @@ def check_node(node: Node, metas: Sequence[Meta | None]) -> None:
     op = op_of(node.op)
     call = bind(op, node, metas)
     compare(op.name, RULES[op.rule](call), node.results)
+    return call

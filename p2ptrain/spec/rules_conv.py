@@ -1,9 +1,8 @@
-"""Rules for convolutions, pooling, padding and resampling.
+"""Rules for convolutions and pooling.
 
 Kernels trust some shapes, so gradients are checked against the forward shape here.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -24,7 +23,7 @@ def spread(call: Call, name: str, count: int) -> list[int]:
     return values * count if len(values) == 1 else values
 
 
-def _spatial(call: Call) -> int:
+def spatial_of(call: Call) -> int:
     """Dimensions that a pooling or resampling operator works on, by its name."""
     for count in (1, 2, 3):
         if f"{count}d" in call.op.name:
@@ -32,7 +31,7 @@ def _spatial(call: Call) -> int:
     raise CallError(f"{call.op.name} works on an unknown number of dimensions")
 
 
-def _split(meta: Meta, name: str, spatial: int) -> tuple[Shape, Shape]:
+def split_at(meta: Meta, name: str, spatial: int) -> tuple[Shape, Shape]:
     """Return leading (batch and channel) and spatial sizes."""
     rank = len(meta.shape)
     if rank not in {spatial + 1, spatial + 2}:
@@ -98,8 +97,8 @@ def masked(full: Sequence[Expected], mask: Sequence[bool]) -> Results:
 
 
 def _pooled(call: Call, x: Meta) -> Shape:
-    spatial = _spatial(call)
-    lead, sizes = _split(x, "self", spatial)
+    spatial = spatial_of(call)
+    lead, sizes = split_at(x, "self", spatial)
     kernel = spread(call, "kernel_size", spatial)
     stride = spread(call, "stride", spatial) if call.ints("stride") else kernel
     padding = spread(call, "padding", spatial)
@@ -156,8 +155,8 @@ def _want_indices(call: Call, shape: Shape) -> None:
 
 
 def _adapted(call: Call) -> Shape:
-    spatial = _spatial(call)
-    lead, _ = _split(call.tensor("self"), "self", spatial)
+    spatial = spatial_of(call)
+    lead, _ = split_at(call.tensor("self"), "self", spatial)
     sizes = spread(call, "output_size", spatial)
     refuse("output_size is negative", unless=min(sizes) >= 0)
     return (*lead, *sizes)
@@ -176,8 +175,8 @@ def adaptive_max_pool(call: Call) -> Results:
 
 def adaptive_pool_backward(call: Call) -> Results:
     """As the input."""
-    x, grad, spatial = call.tensor("self"), call.tensor("grad_output"), _spatial(call)
-    lead, _ = _split(x, "self", spatial)
+    x, grad, spatial = call.tensor("self"), call.tensor("grad_output"), spatial_of(call)
+    lead, _ = split_at(x, "self", spatial)
     want("grad_output", grad.shape, (*lead, *grad.shape[-spatial:]))
     if "indices" in call.values:
         _want_indices(call, grad.shape)
@@ -191,91 +190,6 @@ def unpool(call: Call) -> Results:
     return (Meta(x.dtype, _adapted(call)),)
 
 
-def _padded(call: Call, name: str) -> Shape:
-    spatial, pads = _spatial(call), call.ints("padding")
-    lead, sizes = _split(call.tensor(name), name, spatial)
-    if len(pads) != 2 * spatial:
-        raise CallError(f"'padding' has {len(pads)} entries, not {2 * spatial}")
-    out = []
-    for at, size in enumerate(sizes):
-        before, after = pads[2 * (spatial - 1 - at) :][:2]
-        if "reflection" in call.op.name:
-            refuse("padding reaches beyond the input", unless=max(before, after) < size)
-        refuse("padding takes all away", unless=size + before + after > 0 < size)
-        out.append(size + before + after)
-    return (*lead, *out)
-
-
-def edge_pad(call: Call) -> Results:
-    """With its edge mirrored or repeated."""
-    return (Meta(call.tensor("self").dtype, _padded(call, "self")),)
-
-
-def edge_pad_backward(call: Call) -> Results:
-    """As the input."""
-    grad = call.tensor("grad_output")
-    want("grad_output", grad.shape, _padded(call, "self"))
-    return (call.tensor("self"),)
-
-
-def _resampled(call: Call, lead: Shape) -> Shape:
-    sizes = call.ints("output_size")
-    spatial = _spatial(call)
-    refuse("output_size has the wrong length", unless=len(sizes) == spatial)
-    refuse("output_size is below 1", unless=min(sizes) > 0)
-    return (*lead, *sizes)
-
-
-def upsample(call: Call) -> Results:
-    """Resampled to a size."""
-    x, spatial = call.tensor("self"), _spatial(call)
-    refuse("'self' has the wrong rank", unless=len(x.shape) == spatial + 2)
-    return (Meta(x.dtype, _resampled(call, x.shape[:2])),)
-
-
-def upsample_backward(call: Call) -> Results:
-    """As the input."""
-    grad, sizes = call.tensor("grad_output"), tuple(call.ints("input_size"))
-    refuse("input_size has the wrong length", unless=len(sizes) == _spatial(call) + 2)
-    refuse("input_size is below 1", unless=min(sizes) > 0)
-    want("grad_output", grad.shape, _resampled(call, sizes[:2]))
-    return (Meta(grad.dtype, sizes),)
-
-
-def _windows(call: Call, sizes: Sequence[int]) -> tuple[int, int]:
-    """Return elements in a window, and the number of windows."""
-    names = ("kernel_size", "dilation", "padding", "stride")
-    kernel, dilation, padding, stride = (spread(call, name, 2) for name in names)
-    refuse("a window is below 1", unless=min(*kernel, *dilation, *stride) > 0)
-    refuse("padding is negative", unless=min(padding) >= 0)
-    counts = [
-        (sizes[at] + 2 * padding[at] - dilation[at] * (kernel[at] - 1) - 1)
-        // stride[at]
-        + 1
-        for at in range(2)
-    ]
-    refuse("the window is larger than the input", unless=min(counts) > 0)
-    return math.prod(kernel), math.prod(counts)
-
-
-def im2col(call: Call) -> Results:
-    """Each window as a column."""
-    x = call.tensor("self")
-    lead, sizes = _split(x, "self", 2)
-    window, count = _windows(call, sizes)
-    return (Meta(x.dtype, (*lead[:-1], lead[-1] * window, count)),)
-
-
-def col2im(call: Call) -> Results:
-    """Columns added up where their windows are."""
-    x, sizes = call.tensor("self"), spread(call, "output_size", 2)
-    window, count = _windows(call, sizes)
-    refuse("'self' has the wrong rank", unless=len(x.shape) in {2, 3})
-    rows, columns = x.shape[-2:]
-    refuse("columns do not fit", unless=columns == count and rows % window == 0)
-    return (Meta(x.dtype, (*x.shape[:-2], rows // window, *sizes)),)
-
-
 RULES: Final[Mapping[str, Rule]] = {
     "convolution": convolution,
     "convolution_backward": convolution_backward,
@@ -287,10 +201,4 @@ RULES: Final[Mapping[str, Rule]] = {
     "adaptive_max_pool": adaptive_max_pool,
     "adaptive_pool_backward": adaptive_pool_backward,
     "unpool": unpool,
-    "edge_pad": edge_pad,
-    "edge_pad_backward": edge_pad_backward,
-    "upsample": upsample,
-    "upsample_backward": upsample_backward,
-    "im2col": im2col,
-    "col2im": col2im,
 }

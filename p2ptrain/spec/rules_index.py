@@ -22,6 +22,17 @@ def numbers(name: str, meta: Meta) -> Meta:
     return meta
 
 
+def choice(call: Call, *names: str) -> None:
+    """Check arguments that choose between three ways.
+
+    Raises:
+        CallError: one is none of 0, 1, 2 (kernels do not check it).
+    """
+    for name in names:
+        value = call.whole(name)
+        refuse(f"{name} {value} is none of 0, 1, 2", unless=value in {0, 1, 2})
+
+
 def index(call: Call) -> Results:
     """Indexed by tensors along some dimensions.
 

@@ -8,13 +8,13 @@ from p2ptrain.spec.call import Call, refuse, want
 from p2ptrain.spec.graph import Meta, Shape
 from p2ptrain.spec.promote import promote
 from p2ptrain.spec.results import Results, Rule
+from p2ptrain.spec.rules_index import choice
 from p2ptrain.spec.rules_math import shape_of
 
 
 def _reduction(call: Call) -> int:
-    value = call.whole("reduction")
-    refuse(f"reduction {value} is none of 0, 1, 2", unless=value in {0, 1, 2})
-    return value
+    choice(call, "reduction")
+    return call.whole("reduction")
 
 
 def loss(call: Call) -> Results:

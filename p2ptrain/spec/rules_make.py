@@ -34,7 +34,9 @@ def made(call: Call) -> Results:
 
 def filled(call: Call) -> Results:
     """Of the size asked for, in the fill value's dtype by default."""
-    return (Meta(call.dtype(promote([call.values["fill_value"]])), _size(call)),)
+    value = call.values["fill_value"]
+    assert not isinstance(value, tuple)
+    return (Meta(call.dtype(promote([value])), _size(call)),)
 
 
 def made_like(call: Call) -> Results:

@@ -1,4 +1,4 @@
-"""Rules for normalisation, softmax, embeddings and resampling by a grid.
+"""Rules for normalisation, softmax and embeddings.
 
 Kernels trust some shapes, so statistics and gradients are checked here.
 """
@@ -11,7 +11,7 @@ from p2ptrain.spec.call import Call, axis, refuse, want
 from p2ptrain.spec.graph import Meta, Shape
 from p2ptrain.spec.results import Bounded, Expected, Floating, Results, Rule, floating
 from p2ptrain.spec.rules_conv import masked
-from p2ptrain.spec.rules_index import numbers
+from p2ptrain.spec.rules_index import choice, numbers
 
 
 def _channels(x: Meta) -> Shape:
@@ -176,6 +176,7 @@ def embedding_backward(call: Call) -> Results:
 
 def _bags(call: Call) -> tuple[int, int]:
     """Return the numbers of bags and of indices."""
+    choice(call, "mode")
     where = numbers("indices", call.tensor("indices"))
     offsets = numbers("offsets", call.tensor("offsets"))
     refuse("'indices' has not 1 dimension", unless=len(where.shape) == 1)
@@ -197,37 +198,8 @@ def embedding_bag_backward(call: Call) -> Results:
     """As the weight."""
     grad = call.tensor("grad")
     refuse("'grad' has not 2 dimensions", unless=len(grad.shape) == 2)
+    want("grad", grad.shape[:1], _bags(call)[:1])
     return (Meta(grad.dtype, (call.whole("num_weights"), grad.shape[1])),)
-
-
-def _sampled(call: Call) -> Shape:
-    x, grid = call.tensor("input").shape, call.tensor("grid").shape
-    rank = 5 if "3d" in call.op.name else 4
-    refuse(f"'input' has not {rank} dimensions", unless=len(x) == rank)
-    refuse(f"'grid' has not {rank} dimensions", unless=len(grid) == rank)
-    want("grid", grid, (x[0], *grid[1:-1], rank - 2))
-    return (*x[:2], *grid[1:-1])
-
-
-def grid_sampler(call: Call) -> Results:
-    """Values at the places of a grid."""
-    return (Meta(call.tensor("input").dtype, _sampled(call)),)
-
-
-def grid_sampler_backward(call: Call) -> Results:
-    """As input, where asked for, and grid."""
-    want("grad_output", call.tensor("grad_output").shape, _sampled(call))
-    mask = call.mask(2)
-    return (call.tensor("input") if mask[0] else None, call.tensor("grid"))
-
-
-def affine_grid(call: Call) -> Results:
-    """The places of a grid."""
-    size, theta = call.ints("size"), call.tensor("theta")
-    refuse("size has not 4 or 5 entries", unless=len(size) in {4, 5})
-    spatial = len(size) - 2
-    want("theta", theta.shape, (size[0], spatial, spatial + 1))
-    return (Meta(theta.dtype, (size[0], *size[2:], spatial)),)
 
 
 RULES: Final[Mapping[str, Rule]] = {
@@ -245,7 +217,4 @@ RULES: Final[Mapping[str, Rule]] = {
     "embedding_backward": embedding_backward,
     "embedding_bag": embedding_bag,
     "embedding_bag_backward": embedding_bag_backward,
-    "grid_sampler": grid_sampler,
-    "grid_sampler_backward": grid_sampler_backward,
-    "affine_grid": affine_grid,
 }

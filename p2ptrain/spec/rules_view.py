@@ -183,9 +183,8 @@ def squeeze(call: Call) -> Results:
     x = call.first()
     rank = len(x.shape)
     dim = call.values.get("dim", tuple(range(rank)))
-    dims = (
-        [dim] if isinstance(dim, int) else [d for d in dim or () if isinstance(d, int)]
-    )
+    many = dim if isinstance(dim, tuple) else (dim,)
+    dims = [at for at in many if isinstance(at, int)]
     gone = {axis(at, rank) for at in dims}
     kept = (size for at, size in enumerate(x.shape) if size != 1 or at not in gone)
     return (Meta(x.dtype, tuple(kept)),)

@@ -209,7 +209,9 @@ put("amax amin", (r(2, 3),), (r(2, 3), [0], True), (i(2, 3), [1]))
 put("logsumexp", (r(2, 3), [1]), (r(2, 3), [0, 1], True))
 put("linalg_vector_norm", (r(2, 3),), (r(2, 3), 1, [1], True), kw(r(2), dtype=F64))
 put("var.correction std.correction", (r(2, 3), [0]), kw(r(2, 3), correction=0))
-put("var_mean.correction std_mean.correction", (r(2, 3), [0]), kw(r(2, 3), keepdim=True))
+put(
+    "var_mean.correction std_mean.correction", (r(2, 3), [0]), kw(r(2, 3), keepdim=True)
+)
 put("norm.Scalar", (r(2, 3),))
 put("norm.ScalarOpt_dim", (r(2, 3), 1, [1]), (r(2, 3), None, [0], True))
 put("norm.ScalarOpt_dim_dtype", kw(r(2, 3), 1, [1], False, dtype=F64))
@@ -288,7 +290,10 @@ put("_weight_norm_interface", (r(3, 4), r(3, 1)), (r(3, 4), r(1, 4), 1))
 put("_weight_norm_interface_backward", (r(3, 4), r(3, 4), r(3, 1), r(3, 1), 0))
 put("_softmax _log_softmax", (r(2, 3), -1, False), (r(2, dtype=F64), 0, False))
 put("_safe_softmax", (r(2, 3), -1), (r(2, dtype=BF16), 0, torch.float32))
-put("_softmax_backward_data _log_softmax_backward_data", (g23, r(2, 3), 1, torch.float32))
+put(
+    "_softmax_backward_data _log_softmax_backward_data",
+    (g23, r(2, 3), 1, torch.float32),
+)
 put("embedding", (r(5, 3), i(2, 4)), (r(5, 3), i(), 1))
 put("embedding_dense_backward", (r(2, 4, 3), i(2, 4), 5, -1, False))
 for mode in range(3):
@@ -306,7 +311,10 @@ put("max_pool3d_with_indices", (big, [2]))
 put("avg_pool2d", (img, [3], [2], [1], True, False), (r(4, 6, 6), [2], []))
 put("avg_pool3d", (big, [2], [2], [0], False, True, 3))
 MP = img, [2, 2], [2, 2], [0, 0]
-put("max_pool2d_with_indices_backward", (r(2, 4, 3, 3), *MP, [1, 1], False, i(2, 4, 3, 3)))
+put(
+    "max_pool2d_with_indices_backward",
+    (r(2, 4, 3, 3), *MP, [1, 1], False, i(2, 4, 3, 3)),
+)
 MP3 = big, [2] * 3, [2] * 3, [0] * 3
 I3 = i(2, 4, 2, 2, 2)
 put("max_pool3d_with_indices_backward", (r(2, 4, 2, 2, 2), *MP3, [1] * 3, False, I3))
@@ -325,7 +333,10 @@ put("max_unpool3d", (r(1, 1, 2, 2, 2), I3, [4] * 3, [2] * 3, [0] * 3))
 put("reflection_pad1d replication_pad1d", (r(2, 3, 5), [1, 2]))
 put("reflection_pad2d replication_pad2d", (img, [1, 2, 3, 0]))
 put("reflection_pad3d replication_pad3d", (big, [1, 2, 3, 0, 1, 1]))
-put("reflection_pad1d_backward replication_pad1d_backward", (r(2, 3, 8), r(2, 3, 5), [1, 2]))
+put(
+    "reflection_pad1d_backward replication_pad1d_backward",
+    (r(2, 3, 8), r(2, 3, 5), [1, 2]),
+)
 put(
     "reflection_pad2d_backward replication_pad2d_backward",
     (r(2, 4, 9, 9), img, [1, 2, 3, 0]),
@@ -335,10 +346,10 @@ put(
     (r(2, 4, 6, 7, 7), big, [1, 2, 3, 0, 1, 1]),
 )
 put("upsample_nearest1d _upsample_nearest_exact1d", (r(2, 3, 4), [7]))
-put("upsample_nearest2d _upsample_nearest_exact2d", (img, [7, 8], 1.5, None))
+put("upsample_nearest2d _upsample_nearest_exact2d", (img, [7, 8], 1.25, None))
 put("upsample_nearest3d _upsample_nearest_exact3d", (big, [7, 8, 9]))
 put("upsample_linear1d", (r(2, 3, 4), [7], False))
-put("upsample_bilinear2d upsample_bicubic2d", (img, [7, 8], True, 1.5, 1.5))
+put("upsample_bilinear2d upsample_bicubic2d", (img, [7, 8], True, 1.25, 1.4))
 put("_upsample_bilinear2d_aa _upsample_bicubic2d_aa", (img, [7, 8], False))
 put("upsample_trilinear3d", (big, [7, 8, 9], False))
 UP1, UP2 = (r(2, 3, 7), [7], [2, 3, 4]), (r(2, 4, 7, 8), [7, 8], [2, 4, 6, 6])
@@ -353,11 +364,18 @@ put("upsample_trilinear3d_backward", (*UP3, False))
 put("pixel_shuffle", (img, 2))
 put("pixel_unshuffle", (img, 3))
 put("channel_shuffle", (img, 2))
-put("im2col", (img, [3, 2], [1, 1], [1, 0], [2, 1]), (r(3, 6, 6), [2, 2], [1, 1], [0, 0], [1, 1]))
+put(
+    "im2col",
+    (img, [3, 2], [1, 1], [1, 0], [2, 1]),
+    (r(3, 6, 6), [2, 2], [1, 1], [0, 0], [1, 1]),
+)
 put("col2im", (r(2, 12, 25), [6, 6], [2, 2], [1, 1], [0, 0], [1, 1]))
 put("grid_sampler_2d", (img, r(2, 3, 5, 2), 0, 0, False))
 put("grid_sampler_3d", (big, r(2, 3, 5, 2, 3), 0, 0, False))
-put("grid_sampler_2d_backward", (r(2, 4, 3, 5), img, r(2, 3, 5, 2), 0, 0, False, [True] * 2))
+put(
+    "grid_sampler_2d_backward",
+    (r(2, 4, 3, 5), img, r(2, 3, 5, 2), 0, 0, False, [True] * 2),
+)
 put(
     "grid_sampler_2d_backward",
     (r(2, 4, 3, 5), img, r(2, 3, 5, 2), 0, 0, False, [False, True]),
@@ -372,8 +390,14 @@ for reduction in range(3):
     put("binary_cross_entropy", (r(2, 3), r(2, 3), None, reduction))
     put("binary_cross_entropy_with_logits", (r(2, 3), r(2, 3), r(3), r(3), reduction))
     grad = r(2, 3) if reduction == 0 else r()
-    put("mse_loss_backward soft_margin_loss_backward", (grad, r(2, 3), r(2, 3), reduction))
-    put("smooth_l1_loss_backward huber_loss_backward", (grad, r(2, 3), r(2, 3), reduction, 1.0))
+    put(
+        "mse_loss_backward soft_margin_loss_backward",
+        (grad, r(2, 3), r(2, 3), reduction),
+    )
+    put(
+        "smooth_l1_loss_backward huber_loss_backward",
+        (grad, r(2, 3), r(2, 3), reduction, 1.0),
+    )
     put("binary_cross_entropy_backward", (grad, r(2, 3), r(2, 3), r(3), reduction))
     put("nll_loss_forward", (r(4, 3), i(4), r(3), reduction, -100))
     put("nll_loss2d_forward", (r(4, 3, 2, 2), i(4, 2, 2), None, reduction, -100))
@@ -382,7 +406,10 @@ for reduction in range(3):
     put("nll_loss_backward", (grad, r(4, 3), i(4), None, reduction, -100, r()))
     put("multi_margin_loss_backward", (grad, r(4, 3), i(4), 1, 1, None, reduction))
     grad = r(4, 2, 2) if reduction == 0 else r()
-    put("nll_loss2d_backward", (grad, r(4, 3, 2, 2), i(4, 2, 2), None, reduction, -100, r()))
+    put(
+        "nll_loss2d_backward",
+        (grad, r(4, 3, 2, 2), i(4, 2, 2), None, reduction, -100, r()),
+    )
 put("nll_loss_forward", (r(3), i(), None, 1, -100))
 
 
