@@ -9,7 +9,7 @@ import trio
 from p2ptrain.core.registry import SessionRow
 from p2ptrain.core.session import Facts
 from p2ptrain.core.stream import Schedule
-from p2ptrain.errors import NoMasterError, UnreachableError
+from p2ptrain.errors import NoMasterError, SpecError, UnreachableError
 from p2ptrain.ids import NodeId, session_of
 from p2ptrain.messages.asks import (
     HoldAnswer,
@@ -20,10 +20,11 @@ from p2ptrain.messages.asks import (
 )
 from p2ptrain.messages.record import AddSession, BlobRef, SessionStatus
 from p2ptrain.ports import Blobs, Courier, Log, Post, Roster
-from p2ptrain.spec.train import TrainSpec, load_spec
+from p2ptrain.spec.train import SPEC_BYTES_MAX, TrainSpec, load_spec
 from p2ptrain.spec.validate import validate
 
 HOLD_S = 60.0
+SLOWEST = 1_000_000  # bytes a second that a copy makes at least
 HOLD_TRIES = 10
 
 
@@ -60,6 +61,8 @@ class Admission:
         Raises:
             P2PTrainError: it cannot be had, or it is not valid.
         """
+        if blob.size > SPEC_BYTES_MAX:
+            raise SpecError("spec", f"{blob.size} bytes: {SPEC_BYTES_MAX} at most")
         others = tuple(member.node for member in self._ports.roster.members())
         sources = tuple(dict.fromkeys((*holders, *others)))
         await self._ports.courier.fetch((blob,), sources, lambda *_: None)
@@ -105,7 +108,9 @@ class Admission:
         async def one(node: NodeId, scope: trio.CancelScope) -> None:
             for _ in range(HOLD_TRIES):
                 try:
-                    answer = await self._ports.post.ask(node, ask, HoldAnswer, HOLD_S)
+                    answer = await self._ports.post.ask(
+                        node, ask, HoldAnswer, hold_s(blobs)
+                    )
                     problems[node] = answer.problem
                 except UnreachableError as error:
                     problems[node] = str(error)
@@ -122,6 +127,11 @@ class Admission:
         if 2 * len(held) <= len(voters):
             said = "; ".join(sorted(filter(None, problems.values())))[:300]
             raise UnreachableError(f"no majority of voters holds the job: {said}")
+
+
+def hold_s(blobs: tuple[BlobRef, ...]) -> float:
+    """Return how many seconds a node may take to copy blobs."""
+    return HOLD_S + sum(blob.size for blob in blobs) / SLOWEST
 
 
 def _open(data: bytes) -> TrainSpec:

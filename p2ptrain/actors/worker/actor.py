@@ -34,8 +34,8 @@ from p2ptrain.core.worker import (
     Tell,
     Tick,
 )
-from p2ptrain.errors import P2PTrainError
-from p2ptrain.ids import SessionId
+from p2ptrain.errors import P2PTrainError, UnreachableError
+from p2ptrain.ids import SessionId, is_session
 from p2ptrain.messages.asks import ParityAnswer, ParityAsk
 from p2ptrain.messages.record import BlobRef
 from p2ptrain.messages.session import Halt, Order, Prepare, Release, Run, Snapshot
@@ -60,15 +60,20 @@ class Slot:
     core: SessionWorker
     trainer: Trainer | None = None
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    launches: int = 0
+    launch: int = 0  # number of the present trainer, 0 when there is none
 
 
 @dataclass(frozen=True, slots=True)
 class Internal:
-    """An event of a session's core, from one of its tasks."""
+    """An event of a session's core, from one of its tasks.
+
+    What comes of a trainer bears its ``launch``: late words of one that was ended, or
+    of an earlier slot of the session, are dropped.
+    """
 
     session: SessionId
     event: Event
+    launch: int = 0
 
 
 class WorkerActor:
@@ -84,10 +89,11 @@ class WorkerActor:
         self._ports = ports
         self._settings = settings
         self._slots: dict[SessionId, Slot] = {}
-        self._parities = 0
+        self._folders = 0  # every trainer has its own, also after a restart of its slot
 
     async def run(self) -> None:
         """Work until cancelled; trainers end with this task."""
+        await trio.to_thread.run_sync(make_empty, self._settings.workdir)
         async with trio.open_nursery() as nursery:
             while True:
                 item = await self._next()
@@ -96,8 +102,10 @@ class WorkerActor:
                         nursery.start_soon(self._parity, item)
                     case Mail(_, message):
                         await self._ordered(nursery, message)
-                    case Internal(session, event):
-                        await self._step(nursery, session, event)
+                    case Internal(session, event, launch):
+                        slot = self._slots.get(session)
+                        if slot is not None and launch in {0, slot.launch}:
+                            await self._step(nursery, session, event)
                     case None:
                         await self._tick(nursery)
 
@@ -115,8 +123,8 @@ class WorkerActor:
                 await self._step(nursery, session, Tick())
 
     async def _ordered(self, nursery: trio.Nursery, message: object) -> None:
-        if not isinstance(message, ORDERS):
-            return
+        if not isinstance(message, ORDERS) or not is_session(message.session):
+            return  # the session names a folder
         order: Order = message
         session = SessionId(order.session)
         if session not in self._slots:
@@ -143,7 +151,7 @@ class WorkerActor:
                 nursery.start_soon(self._fetch, session, effect)
             case Launch():
                 slot.scope = trio.CancelScope()
-                slot.launches += 1
+                slot.launch = self._next_folder()
                 nursery.start_soon(self._train, session, slot, effect)
             case Tell(frame, state):
                 await self._tell(slot, frame, state)
@@ -155,6 +163,7 @@ class WorkerActor:
                     self._ports.post.send(master, state)
             case EndTrainer():
                 slot.scope.cancel()
+                slot.launch = -1
             case Forget():
                 slot.scope.cancel()
                 del self._slots[session]
@@ -162,10 +171,14 @@ class WorkerActor:
             case _:
                 assert_never(effect)
 
+    def _next_folder(self) -> int:
+        self._folders += 1
+        return self._folders
+
     # --- the tasks of a session
 
-    async def _say(self, session: SessionId, event: Event) -> None:
-        await self.inbox.ref.tell(Internal(session, event))
+    async def _say(self, session: SessionId, event: Event, launch: int = 0) -> None:
+        await self.inbox.ref.tell(Internal(session, event, launch))
 
     async def _fetch(self, session: SessionId, effect: Fetch) -> None:
         ref = self.inbox.ref
@@ -173,16 +186,19 @@ class WorkerActor:
         def progress(done: int, total: int) -> None:
             ref.offer(Internal(session, Fetching(done, total)))
 
-        problem = ""
+        fetched = Fetched(effect.tag, "")
         try:
             await self._ports.courier.fetch(effect.blobs, effect.sources, progress)
         except P2PTrainError as error:
             problem = f"node {self._settings.name!r}: {error}"
-        await self._say(session, Fetched(effect.tag, problem))
+            of_source = isinstance(error, UnreachableError)
+            fetched = Fetched(effect.tag, problem, of_source)
+        await self._say(session, fetched)
 
     async def _train(self, session: SessionId, slot: Slot, effect: Launch) -> None:
         """Run one trainer process, from its start to its end."""
-        folder = self._settings.workdir / session / f"{slot.launches}"
+        launch = slot.launch
+        folder = self._settings.workdir / session / f"{launch}"
         with slot.scope as scope:
             try:
                 await trio.to_thread.run_sync(make_empty, folder)
@@ -193,16 +209,17 @@ class WorkerActor:
                 trainer = await self._ports.engine.launch(folder)
             except P2PTrainError as error:
                 fault = Fault(f"node {self._settings.name!r}: {error}", of_node=True)
-                await self._say(session, FromProcess(fault))
+                await self._say(session, FromProcess(fault), launch)
                 return
             slot.trainer = trainer
             _log.info("trainer started", session=session, pid=trainer.pid)
             try:
                 await trainer.send(load)
                 async for frame in trainer.frames():
-                    await self._say(session, FromProcess(frame))
+                    await self._say(session, FromProcess(frame), launch)
             finally:
-                slot.trainer = None
+                if slot.trainer is trainer:
+                    slot.trainer = None
                 with trio.CancelScope(
                     shield=True, deadline=trio.current_time() + CLOSE_S
                 ):
@@ -235,8 +252,7 @@ class WorkerActor:
         assert isinstance(ask, ParityAsk)
         assert mail.reply is not None
         try:
-            self._parities += 1
-            folder = self._settings.workdir / f"parity-{self._parities}"
+            folder = self._settings.workdir / f"parity-{self._next_folder()}"
             answer = await check_parity(self._ports, self._settings, ask, folder)
         except P2PTrainError as error:
             answer = ParityAnswer(str(error), ())

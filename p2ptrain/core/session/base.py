@@ -1,5 +1,7 @@
 """What all stages of a session's master share: state, orders, proposals."""
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from p2ptrain.core.registry import SessionRow
@@ -13,7 +15,7 @@ from p2ptrain.core.session.types import (
     Stage,
 )
 from p2ptrain.core.session.workers import Workers
-from p2ptrain.ids import Digest, NodeId
+from p2ptrain.ids import NodeId
 from p2ptrain.messages.record import (
     BlobRef,
     Command,
@@ -72,11 +74,8 @@ class Base:
         self._ending: tuple[SessionStatus, str] | None = None
         self._drain = False
         self._halt_reason = ""
-        self._moved_at = self._formed_at = 0.0
-        self._best_step = -1
         self._first_end: float | None = None
-        self._held: set[tuple[NodeId, Digest]] = set()
-        self._hold_asked: dict[tuple[NodeId, Digest], float] = {}
+        self._left_out: set[NodeId] = set()  # seats that did not answer at the end
 
     @property
     def session(self) -> str:
@@ -122,15 +121,16 @@ class Base:
     ) -> None:
         self._effects.append(AskHold(node, blobs, sources))
 
-    def _propose(self, key: str, command: Command) -> None:
-        """Propose a command, unless it is under way."""
+    def _propose(self, key: str, command: Command) -> bool:
+        """Propose a command, unless it is under way; tell whether it was proposed."""
         last = self._proposed.get(key)
         if last is not None and self._now - last < PROPOSE_AGAIN_S:
-            return
+            return False
         if len(self._proposed) >= SENT_MAX:
             self._proposed.clear()
         self._proposed[key] = self._now
         self._effects.append(Propose(command))
+        return True
 
     def _set_status(self, status: SessionStatus, reason: str) -> None:
         if self.row.status is status and self.row.reason == reason:
@@ -148,6 +148,21 @@ class Base:
             if known is not None and known.state.view == self.number:
                 steps.append(known.state.step)
         return max(steps)
+
+    def _over(self, status: SessionStatus, reason: str) -> None:
+        """End the session; once that is recorded, workers are released."""
+        self._ending = (status, reason)
+        self._set_status(status, reason)
+        self._enter(Stage.OVER)
+
+    def _odd_ones(self, said: Mapping[NodeId, object]) -> str:
+        """Return the names of those who say something else than most do, for a
+        sentence; all names where no majority is right.
+        """
+        counts = Counter(said.values()).most_common(2)
+        tie = len(counts) > 1 and counts[0][1] == counts[1][1]
+        odd = [node for node in sorted(said) if tie or said[node] != counts[0][0]]
+        return self.workers.names(odd)
 
     def _release(self, node: NodeId, reason: str) -> None:
         session = self.row.submission.session

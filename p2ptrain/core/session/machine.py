@@ -8,6 +8,7 @@ the record and from one second of worker states.
 from typing import assert_never
 
 from p2ptrain.core.registry import SessionRow
+from p2ptrain.core.session.halting import NOT_RUNNING
 from p2ptrain.core.session.running import Running
 from p2ptrain.core.session.types import (
     Effect,
@@ -24,7 +25,7 @@ from p2ptrain.core.session.types import (
 )
 from p2ptrain.ids import NodeId
 from p2ptrain.messages.asks import LiveAnswer, WorkerLine
-from p2ptrain.messages.record import SessionStatus
+from p2ptrain.messages.record import CommitView, SessionStatus
 from p2ptrain.messages.session import WorkerPhase, WorkerState
 
 FINAL = frozenset({SessionStatus.DONE, SessionStatus.FAILED, SessionStatus.STOPPED})
@@ -73,7 +74,7 @@ class SessionMaster(Running):
             case _:
                 assert_never(event)
         self._act()
-        self.deadline = now + TICK_S
+        self.deadline = float("inf") if self.is_over else now + TICK_S
         effects, self._effects = self._effects, []
         return effects
 
@@ -111,8 +112,14 @@ class SessionMaster(Running):
             self._enter(Stage.FORM)
         elif all(self._is_in(seat.node) for seat in view.seats):
             self._begin(view)
-        elif self._since > self.config.gather_s:
+        elif self._since > self.config.gather_s or self._is_broken(view):
             self._halt("a new master finds the view broken")
+
+    def _is_broken(self, view: CommitView) -> bool:
+        """Tell whether a seat says that it does not run the view."""
+        out = (seat.node for seat in view.seats if not self._is_in(seat.node))
+        states = (self._state(node) for node in out)
+        return any(s is not None and s.phase in NOT_RUNNING for s in states)
 
     def _is_in(self, node: NodeId) -> bool:
         state = self._state(node)
@@ -173,7 +180,7 @@ class SessionMaster(Running):
             total_bytes=state.total_bytes,
             step_s=state.step_s,
             samples_per_s=_rate(state),
-            reason=state.reason,
+            reason=self.workers.why_barred(self._now, state.node) or state.reason,
         )
 
 

@@ -29,11 +29,15 @@ class SessionConfig:
         repeat_s: an order that is not obeyed yet is repeated this often.
         gather_s: how long a new master listens before it acts.
         silent_s: a worker not heard for so long is not counted on.
-        settle_s: survivors of a view have this long to say that it ended.
+        settle_s: a seat that answers nothing at a view's end is left out after this.
+        linger_s: a seat that answers has so long to end its view after the first one.
+        drain_s: seats have so long to reach a step boundary.
         patience_s: a node that prepares without progress for so long is left behind.
         stall_s: no step for so long (or ten times the usual) ends a view.
-        first_step_s: allowance for the first step of a view.
-        bar_s: a node that failed is not asked again for this long.
+        first_step_s: allowance for the first step of a view, to begin with.
+        snapshot_s: a node has so long to write its state.
+        bar_s: a node that failed is not asked again for this long, then for twice it.
+        bar_max_s: bound of the former.
         grow_s: views are not ended more often than this to let nodes join.
     """
 
@@ -41,10 +45,14 @@ class SessionConfig:
     gather_s: float = 1.5
     silent_s: float = 4.0
     settle_s: float = 0.35
+    linger_s: float = 1.5
+    drain_s: float = 20.0
     patience_s: float = 20.0
     stall_s: float = 4.0
     first_step_s: float = 30.0
-    bar_s: float = 5.0
+    snapshot_s: float = 30.0
+    bar_s: float = 3.0
+    bar_max_s: float = 60.0
     grow_s: float = 3.0
 
 

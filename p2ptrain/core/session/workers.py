@@ -22,19 +22,35 @@ class Known:
     moved_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A node that is not counted on from one time to another, and why."""
+
+    since: float
+    until: float
+    strikes: int
+    reason: str
+
+
 class Workers:
-    """Nodes by id: presence, states, and who is barred for a while."""
+    """Nodes by id: presence, states, speeds, and who is barred for a while."""
 
     def __init__(self, config: SessionConfig) -> None:
         self._config = config
         self.members: dict[NodeId, Member] = {}
         self.known: dict[NodeId, Known] = {}
-        self.barred: dict[NodeId, tuple[float, str]] = {}
+        self.speeds: dict[NodeId, float] = {}  # samples a second, as last measured
+        self._bars: dict[NodeId, Bar] = {}
         self._asked_at: dict[NodeId, float] = {}
 
     def present(self, members: Iterable[Member]) -> None:
-        """Take the members of the cluster."""
+        """Take the members of the cluster; one that was started again is forgiven."""
+        before = self.members
         self.members = {member.node: member for member in members}
+        for node, member in self.members.items():
+            if node in before and member.incarnation > before[node].incarnation:
+                self._bars.pop(node, None)
+                self._asked_at.pop(node, None)
 
     def report(self, now: float, state: WorkerState) -> None:
         """Take a worker's state."""
@@ -44,24 +60,43 @@ class Workers:
         moved = before is None or _moved(before.state, state)
         moved_at = now if before is None or moved else before.moved_at
         self.known[state.node] = Known(state, now, moved_at)
+        if state.samples > 0 and state.compute_s > 0:
+            self.speeds[state.node] = state.samples / state.compute_s
+
+    def forget(self, node: NodeId) -> None:
+        """Forget a worker's state, until it says the next one."""
+        self.known.pop(node, None)
 
     def bar(self, now: float, node: NodeId, reason: str) -> None:
-        """Do not count on a node for a while."""
-        self.barred[node] = (now + self._config.bar_s, reason)
+        """Do not count on a node for a while; each time longer, up to a bound."""
+        last = self._bars.get(node)
+        recent = last is not None and now - last.until < self._config.bar_max_s
+        strikes = last.strikes + 1 if recent and last is not None else 0
+        pause = min(self._config.bar_s * 2.0**strikes, self._config.bar_max_s)
+        self._bars[node] = Bar(now, now + pause, strikes, reason)
 
-    def is_barred(self, now: float, node: NodeId) -> bool:
-        """Tell whether a node is barred now."""
-        return node in self.barred and now < self.barred[node][0]
+    def why_barred(self, now: float, node: NodeId) -> str:
+        """Return why a node is barred now, or nothing."""
+        bar = self._bars.get(node)
+        return bar.reason if bar is not None and now < bar.until else ""
 
-    def candidates(self, now: float) -> list[NodeId]:
-        """Return the nodes that could train: alive, able, not barred."""
+    def has_declined(self, node: NodeId) -> bool:
+        """Tell whether a node declined anew: since it was last barred."""
+        known, bar = self.known[node], self._bars.get(node)
+        declined = known.state.phase is WorkerPhase.DECLINED
+        return declined and (bar is None or known.moved_at > bar.since)
+
+    def able(self) -> list[NodeId]:
+        """Return the nodes that are alive and can train."""
         return sorted(
             node
             for node, member in self.members.items()
-            if member.status is MemberStatus.ALIVE
-            and member.capabilities.trains
-            and not self.is_barred(now, node)
+            if member.status is MemberStatus.ALIVE and member.capabilities.trains
         )
+
+    def candidates(self, now: float) -> list[NodeId]:
+        """Return the nodes that could train: alive, able, not barred."""
+        return [node for node in self.able() if not self.why_barred(now, node)]
 
     def state(self, now: float, node: NodeId) -> WorkerState | None:
         """Return a worker's state, if it is fresh."""
@@ -69,6 +104,11 @@ class Workers:
         if known is None or now - known.at > self._config.silent_s:
             return None
         return known.state
+
+    def is_alive(self, node: NodeId) -> bool:
+        """Tell whether a node is in reach, as far as membership knows."""
+        member = self.members.get(node)
+        return member is not None and member.status is MemberStatus.ALIVE
 
     def is_gone(self, node: NodeId) -> bool:
         """Tell whether membership has given a node up."""

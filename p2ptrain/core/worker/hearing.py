@@ -29,6 +29,7 @@ from p2ptrain.messages.trainer import (
 
 LOSSES_KEPT = 64
 EPOCHS_KEPT = 8
+WRITTEN_MAX = 8
 
 
 class Hearing:
@@ -49,6 +50,8 @@ class Hearing:
         self._run: Run | None = None
         self._declined_at = float("-inf")
         self._has_trainer = False
+        self._halted: tuple[int, bool] | None = None  # view and drain, as last told
+        self._snapshot_step: int | None = None  # as last asked of the trainer
         self._written: dict[str, StateWritten] = {}
         self._finished: RunFinished | None = None
         self._report_at = 0.0
@@ -94,6 +97,7 @@ class Hearing:
                 assert_never(frame)
 
     def _loaded(self, frame: Loaded) -> None:
+        self._snapshot_step = None
         self._set(
             phase=WorkerPhase.READY,
             step=frame.step,
@@ -117,6 +121,8 @@ class Hearing:
 
     def _keep(self, frame: StateWritten) -> None:
         tag = f"{frame.purpose} {frame.view} {frame.step}"
+        if len(self._written) >= WRITTEN_MAX:
+            self._written.pop(next(iter(self._written)))
         self._written[tag] = frame
         self._do(Adopt(tag, ((frame.path, f"{frame.purpose}-{frame.step}"),)))
 

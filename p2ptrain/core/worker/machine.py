@@ -60,8 +60,8 @@ class SessionWorker(Hearing):
                 self._obey(order)
             case Fetching(done, total):
                 self._set(fetched_bytes=done, total_bytes=total)
-            case Fetched(tag, problem):
-                self._fetched(tag, problem)
+            case Fetched():
+                self._fetched(event)
             case FromProcess(frame):
                 self._heard(frame)
             case Adopted():
@@ -84,10 +84,8 @@ class SessionWorker(Hearing):
                 self._obey_prepare(order)
             case Run():
                 self._obey_run(order)
-            case Halt(_, _, view, reason, drain):
-                running = self.state.phase is WorkerPhase.RUNNING
-                if running and view == self.state.view:
-                    self._do(Tell(HaltView(view, reason, drain)))
+            case Halt():
+                self._obey_halt(order)
             case Snapshot(_, _, view):
                 self._obey_snapshot(view)
             case Release():
@@ -99,19 +97,15 @@ class SessionWorker(Hearing):
     def _obey_prepare(self, order: Prepare) -> None:
         if order.view <= self._seen_view() and not self._may_retry():
             return
-        phase = self.state.phase
-        if phase is WorkerPhase.RUNNING:
-            return
-        if phase in LOADED:
-            return  # it is loaded already; the next Run names the view
-        if self._prepare is not None and phase is not WorkerPhase.DECLINED:
-            self._set(view=order.view)  # still on the way for an earlier view
+        state = self.state
+        if self._prepare is None or state.phase is WorkerPhase.DECLINED:
             self._prepare = order
-            return
-        self._prepare = order
-        self._set(view=order.view, phase=WorkerPhase.FETCHING, reason="", of_node=False)
-        self._set(fetched_bytes=0, total_bytes=_total(order))
-        self._do(Fetch("prepare", (order.spec, *order.blobs), order.sources))
+            self._set(view=order.view, phase=WorkerPhase.FETCHING, reason="")
+            self._set(of_node=False, fetched_bytes=0, total_bytes=_total(order))
+            self._do(Fetch("prepare", (order.spec, *order.blobs), order.sources))
+        elif state.step < 0:
+            self._set(view=order.view)  # still on the way for an earlier view
+        # else it is loaded already; the next Run names the view
 
     def _seen_view(self) -> int:
         return self.state.view if self._prepare is not None else -1
@@ -122,13 +116,14 @@ class SessionWorker(Hearing):
 
     def _obey_run(self, order: Run) -> None:
         known = self._run is not None and order.view <= self._run.view
-        if known or self.state.phase not in LOADED:
+        if known or order.view < self.state.view:
             return
-        if order.view < self.state.view:
-            return
+        if self.state.phase is WorkerPhase.RUNNING:
+            self._halt("the next view begins", drain=False)
+        if self.state.phase not in LOADED and not self._fetches_state():
+            return  # the order will be repeated
         self._run = order
-        self._written.clear()
-        self._finished = None
+        self._finished = self._snapshot_step = None
         fresh = WorkerState(
             node=self.state.node,
             session=self.state.session,
@@ -149,7 +144,7 @@ class SessionWorker(Hearing):
             self._train(None)
         else:
             self._set(total_bytes=state.blob.size)
-            self._do(Fetch("state", (state.blob,), order.sources))
+            self._do(Fetch(_tag(order), (state.blob,), order.sources))
 
     def _train(self, state: StateRef | None) -> None:
         order = self._run
@@ -163,23 +158,63 @@ class SessionWorker(Hearing):
         self._do(Tell(frame, state.blob if state else None))
         self._set(phase=WorkerPhase.RUNNING, step=order.first_step)
 
+    def _obey_halt(self, order: Halt) -> None:
+        """End the view that the order names; answer in any case."""
+        self._report_at = self._now
+        if order.view != self.state.view:
+            return
+        if self.state.phase is WorkerPhase.RUNNING:
+            self._halt(order.reason, drain=order.drain)
+        elif self._fetches_state():
+            self._set(phase=WorkerPhase.ENDED, reason=order.reason)
+
+    def _fetches_state(self) -> bool:
+        """Tell whether a loaded worker fetches what a view begins from."""
+        return self.state.phase is WorkerPhase.FETCHING and self.state.step >= 0
+
+    def _halt(self, reason: str, *, drain: bool) -> None:
+        """Tell the trainer to end its view, unless it knows."""
+        view = self.state.view
+        if self._halted != (view, drain):
+            self._halted = (view, drain)
+            self._do(Tell(HaltView(view, reason, drain)))
+
     def _obey_snapshot(self, view: int) -> None:
-        fits = self.state.phase in LOADED and self.state.view == view
-        done = self.state.snapshot
-        if fits and (done is None or done.step != self.state.step):
+        state = self.state
+        fits = state.phase in LOADED and state.view == view
+        if fits and self._snapshot_step != state.step:
+            self._snapshot_step = state.step
             self._do(Tell(WriteSnapshot()))
 
-    def _fetched(self, tag: str, problem: str) -> None:
+    def _fetched(self, event: Fetched) -> None:
         if self.state.phase is not WorkerPhase.FETCHING:
             return
-        if problem:
-            self._decline(problem, of_node=True)
-        elif tag == "state" and self._run is not None:
-            self._train(self._run.state)
-        elif tag == "prepare" and self._prepare is not None:
+        run = self._run
+        if self._fetches_state():
+            if run is not None and event.tag == _tag(run):
+                self._fetched_state(event, run)
+        elif event.tag == "prepare":
+            if event.problem:
+                self._decline(event.problem, of_node=True)
+                return
+            assert self._prepare is not None
             self._has_trainer = True
             self._set(phase=WorkerPhase.LOADING)
             self._do(Launch(self._prepare.spec, self._prepare.blobs))
+
+    def _fetched_state(self, event: Fetched, run: Run) -> None:
+        """Train, or stay with the state in memory when no source has the other."""
+        if not event.problem:
+            self._train(run.state)
+        elif event.of_source:
+            culprit = run.sources[0] if run.sources else ""
+            self._set(phase=WorkerPhase.ENDED, reason=event.problem, culprit=culprit)
+        else:
+            self._decline(event.problem, of_node=True)
+
+
+def _tag(order: Run) -> str:
+    return f"state {order.view}"
 
 
 def _total(order: Prepare) -> int:

@@ -22,10 +22,14 @@ class Ordered:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The blobs asked for with ``tag`` are here, or the problem says why not."""
+    """The blobs asked for with ``tag`` are here, or the problem says why not.
+
+    ``of_source`` says that no source had them; else this node is to blame.
+    """
 
     tag: str
     problem: str
+    of_source: bool = False
 
 
 @dataclass(frozen=True, slots=True)
