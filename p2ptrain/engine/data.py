@@ -17,8 +17,8 @@ KEPT: Final = 2  # a step reaches into two epochs, or runs through very short on
 class Source(Protocol):
     """Where the samples of one input come from."""
 
-    def take(self, indices: Sequence[int]) -> Tensor:
-        """Return samples, shape ``[len(indices), *sample]``, on the host."""
+    def take(self, indices: Tensor) -> Tensor:
+        """Return samples (int64 ``[n]``), shape ``[n, *sample]``, on the host."""
         ...
 
 
@@ -81,7 +81,8 @@ class Feed:
 
     def take(self, samples: Sequence[int]) -> dict[str, Tensor]:
         """Return the inputs for some samples."""
+        indices = torch.tensor(samples, dtype=torch.int64)
         return {
-            name: self._cast(source.take(samples)).to(self._device)
+            name: self._cast(source.take(indices)).to(self._device)
             for name, source in self._sources.items()
         }

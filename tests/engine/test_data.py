@@ -53,7 +53,7 @@ class Rows:
         self.table = table
 
     def take(self, indices):
-        return self.table[list(indices)]
+        return self.table[indices]
 
 
 def test_a_feed_gives_every_input_of_the_same_samples():

@@ -16,7 +16,7 @@ class Rows:
         self.table = table
 
     def take(self, indices):
-        return self.table[list(indices)]
+        return self.table[indices]
 
 
 def runner_of(tmp_path):
