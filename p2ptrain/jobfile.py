@@ -21,8 +21,9 @@
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from p2ptrain.config import read_toml, unknown_key
 from p2ptrain.engine.settings import Settings
@@ -32,6 +33,7 @@ from p2ptrain.spec.train import Optimizer, OptimizerKind, Precision, Reduce
 if TYPE_CHECKING:
     from p2ptrain.engine.package import Job, Package
 
+ChoiceT = TypeVar("ChoiceT", bound=StrEnum)
 TABLES = ("name", "model", "data", "eval", "weights", "train")
 MODEL_KEYS = ("file", "function", "args")
 OPTIMIZER_KEYS = ("nesterov", "weight_decay", "beta1", "beta2", "eps")
@@ -204,7 +206,7 @@ def _check_types(values: Mapping[str, Any], path: Path) -> None:
             )
 
 
-def _choice(kind: type[Any], value: object, path: Path, key: str) -> Any:
+def _choice(kind: type[ChoiceT], value: object, path: Path, key: str) -> ChoiceT:
     allowed = [item.value for item in kind]
     if value not in allowed:
         raise ConfigError(

@@ -23,6 +23,7 @@ WIRE_VERSION = 1
 QUEUE_BOUND = 64
 PEERS_MAX = 512
 SEND_TIMEOUT_S = 1.0
+IDLE_S = 30.0
 ANSWER_TIMEOUT_S = 60.0
 
 AnswerT = TypeVar("AnswerT")
@@ -184,9 +185,10 @@ class PostOffice:
         """Carry one address's messages; ends when it is unreachable or idle."""
         try:
             while True:
-                with trio.move_on_after(30.0) as idle:
+                message: object = None
+                with trio.move_on_after(IDLE_S):
                     message = await queue.receive()
-                if idle.cancelled_caught:
+                if message is None:
                     return
                 await self._carry_one(address, message)
         except UnreachableError:
