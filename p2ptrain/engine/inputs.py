@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from p2ptrain.engine.resolve import SampleSource, Site, resolve_weight
@@ -25,7 +26,8 @@ class Inputs:
     """A spec's values and samples.
 
     Args:
-        held: parameters, buffers and frozen weights by name.
+        held: parameters, buffers, frozen weights and the backward seed by name, on
+            the host.
         sources: the training group by input.
         samples: in the training group.
         eval_sources: the validation group by input.
@@ -71,17 +73,26 @@ def resolve_inputs(spec: TrainSpec, load: Load | CheckParity) -> Inputs:
     )
     weights: tuple[WeightRef | BufferRef, ...] = (*spec.params, *spec.frozen)
     weights += spec.buffers
+    held = {ref.name: resolve_weight(ref, site) for ref in weights}
+    if spec.seed_input is not None:
+        held[spec.seed_input] = _seed(spec, spec.seed_input)
     sources = _group(spec.data, site)
     eval_sources = _group(spec.eval.data if spec.eval else (), site)
     groups = (*sources.values(), *eval_sources.values())
     return Inputs(
-        held={ref.name: resolve_weight(ref, site) for ref in weights},
+        held=held,
         sources=sources,
         samples=_count(sources),
         eval_sources=eval_sources,
         eval_samples=_count(eval_sources),
         digests=tuple(digest for source in groups for digest in source.digests),
     )
+
+
+def _seed(spec: TrainSpec, name: str) -> Tensor:
+    """Return ones in the dtype and shape of the seed's input."""
+    given = next(given for given in spec.graph.inputs if given.name == name)
+    return torch.ones(given.shape, dtype=getattr(torch, given.dtype))
 
 
 def _group(refs: Sequence[DataRef], site: Site) -> dict[str, SampleSource]:

@@ -5,9 +5,12 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 from p2ptrain.messages.trainer import (
     Fault,
@@ -114,6 +117,93 @@ def test_two_fast_runs_are_equal(tmp_path):
     runs = [kit.train(tmp_path, spec, [1, 3]) for _ in range(2)]
     assert digests(runs[0]) == digests(runs[1])
     assert runs[0][0].losses == runs[1][0].losses
+
+
+class Adapter(nn.Module):
+    """A small trained layer beside a frozen one and a packed one (GGUF's Q8_0: blocks
+    of a scale and 32 signed bytes, of which this model takes the bytes).
+    """
+
+    def __init__(self, packed):
+        super().__init__()
+        self.register_buffer("packed", packed)
+        self.base = nn.Linear(64, 3)
+        self.down = nn.Linear(64, 2)
+        self.up = nn.Linear(2, 3)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        blocks = self.packed.view(3, 2, 34)[:, :, 2:].to(torch.int8)
+        weight = blocks.reshape(3, 64).float() * 0.01
+        return self.base(x) + x @ weight.t() + self.up(self.down(x))
+
+
+@pytest.mark.parametrize("mode", Reduce)
+def test_frozen_and_packed_weights_stay(tmp_path, mode):
+    path = tmp_path / "base.gguf"
+    numbers = np.random.default_rng(3).normal(size=(3, 64)).astype(np.float32)
+    data = gguf.quants.quantize(numbers, gguf.GGMLQuantizationType.Q8_0)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("w", data, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    torch.manual_seed(4)
+    model = Adapter(torch.from_numpy(data.copy()))
+    for weight in model.base.parameters():
+        weight.requires_grad_(False)
+    task = jobs.Task(model, jobs.classify, jobs.images(12, 1))
+    spec = jobs.spec_of(task, tmp_path, frozen=("base",), global_batch=4, reduce=mode)
+    frozen = tuple(
+        replace(ref, uri=f"gguf://{path}#w", packed=True)
+        if ref.name == "packed"
+        else ref
+        for ref in spec.frozen
+    )
+    assert {ref.name for ref in frozen} >= {"packed", "base.weight", "base.bias"}
+    spec = replace(spec, frozen=frozen)
+    heards = kit.train(tmp_path, spec, [1, 1])
+    assert len(digests(heards)) == 1
+    trained = [p for p in model.parameters() if p.requires_grad]
+    before = {n: t.clone() for n, t in model.state_dict().items()}
+    truth = jobs.plain(task, spec, torch.optim.SGD(trained, lr=1.0, momentum=0.9))
+    assert heards[0].losses == pytest.approx(truth.losses, rel=1e-4)
+    got = weights_of(heards[0])
+    model.load_state_dict(got)
+    for name in ("packed", "base.weight", "base.bias"):
+        assert torch.equal(got[name], before[name])
+    for name, tensor in truth.state.items():
+        assert torch.allclose(got[name], tensor, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", Reduce)
+def test_a_model_of_ten_parameters(tmp_path, mode):
+    torch.manual_seed(6)
+    model = nn.Sequential(nn.Flatten(), nn.AdaptiveAvgPool1d(4), nn.Linear(4, 2))
+    task = jobs.Task(model, jobs.classify, jobs.images(9, 1))
+    task.data["y"] = task.data["y"] % 2
+    assert sum(p.numel() for p in model.parameters()) == 10
+    spec = jobs.spec_of(task, tmp_path, global_batch=8, reduce=mode)
+    heards = kit.train(tmp_path, spec, [1, 1, 1, 1, 0])
+    assert len(digests(heards)) == 1
+    truth = jobs.plain(task, spec, sgd(task))
+    assert heards[0].losses == pytest.approx(truth.losses, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_tensor_larger_than_64_mib(tmp_path):
+    torch.manual_seed(7)
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 4200), nn.Linear(4200, 4200), nn.Linear(4200, 3)
+    )
+    task = jobs.Task(model, jobs.classify, jobs.images(8, 1))
+    assert max(p.nbytes for p in model.parameters()) > 64 * 1024**2
+    spec = jobs.spec_of(task, tmp_path, global_batch=4, lr_per_epoch=(0.01,))
+    heards = kit.train(tmp_path, spec, [1, 1])
+    assert len(digests(heards)) == 1
+    truth = jobs.plain(task, spec, sgd(task))
+    assert heards[0].losses == pytest.approx(truth.losses, rel=1e-5)
 
 
 @pytest.mark.parametrize("mode", Reduce)

@@ -111,12 +111,14 @@ def gpt_task(samples: int = 22) -> Task:
     return Task(Gpt(), next_token, {"x": x[:, :-1], "y": x[:, 1:].contiguous()})
 
 
-def spec_of(task: Task, folder: Path, batch: int = 2, **settings) -> TrainSpec:
+def spec_of(
+    task: Task, folder: Path, batch: int = 2, frozen=(), **settings
+) -> TrainSpec:
     """Capture a task and write its weights and samples into a folder."""
     example = {
         name: value[:1].repeat_interleave(batch, 0) for name, value in task.data.items()
     }
-    got = capture(task.model, task.loss, example, metrics=task.metrics)
+    got = capture(task.model, task.loss, example, metrics=task.metrics, frozen=frozen)
     weights = folder / "weights.safetensors"
     save_file(
         {n: t.detach().clone().contiguous() for n, t in got.tensors.items()}, weights
@@ -230,9 +232,10 @@ def _plain_step(task, spec, optimizer, turn) -> float:
         for name, buffer in model.named_buffers():
             after[name] += buffer
     for name, buffer in model.named_buffers():
-        buffer.copy_(after[name] / parts)
+        if buffer.is_floating_point():
+            buffer.copy_(after[name] / parts)
     for param in model.parameters():
-        if parts > 1:
+        if parts > 1 and param.requires_grad:
             param.grad /= parts
     if spec.clip_norm is not None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), spec.clip_norm)

@@ -57,7 +57,7 @@ class Trainer:
         self._stdout = os.fdopen(outward, "wb")
         self._said = os.fdopen(self._from, "rb")
         self.heard: queue.Queue[FromTrainer | None] = queue.Queue()
-        self.commands = Commands(self._stdin, lambda reason: None)
+        self.commands = Commands(self._stdin, lambda _: self._stdin.close())
         self.outbox = Outbox(self._stdout)
         self.session = Session(self.commands, self.outbox)
         self.code: int | None = None
@@ -76,6 +76,7 @@ class Trainer:
     def _listen(self) -> None:
         while (frame := read_frame(self._said, TABLE)) is not None:
             self.heard.put(frame)
+        self._said.close()
         self.heard.put(None)
 
     def send(self, frame) -> None:
