@@ -112,9 +112,12 @@ class Cluster:
             self.daemons.append(Daemon(f"n{index}", home, settings | self.extra))
 
     def start(self) -> None:
+        trio.run(self.begin)
+
+    async def begin(self) -> None:
         for daemon in self.daemons:
             daemon.start()
-        trio.run(self.meet)
+        await self.meet()
 
     def stop(self) -> None:
         for daemon in self.daemons:

@@ -155,7 +155,7 @@ async def test_data_may_lie_on_the_nodes(tmp_path: Path) -> None:
         np.save(roots / f"{name}.npy", array)
         paths[name] = str(roots / f"{name}.npy")
     cluster = Cluster(tmp_path / "c", 2, extra={"data_roots": [str(roots)]})
-    cluster.start()
+    await cluster.begin()
     try:
         package = jobs.make(
             tmp_path / "job", steps=10, data=paths, push_data=False, parts=2

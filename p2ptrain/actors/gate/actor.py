@@ -14,8 +14,8 @@ import trio
 
 from p2ptrain import codec
 from p2ptrain.actors.gate.lines import line_of
+from p2ptrain.actors.gate.masters import ask_master
 from p2ptrain.errors import (
-    NoMasterError,
     NotFoundError,
     P2PTrainError,
     PeerError,
@@ -65,8 +65,6 @@ from p2ptrain.ports import Blobs, Courier, Log, Post, Roster
 
 CLIENTS_MAX = 64
 IDLE_S = 600.0
-MASTER_WAIT_S = 30.0
-ASK_S = 60.0
 PARITY_S = 300.0
 SEE_S = 5.0
 SESSIONS_SHOWN = 500
@@ -224,26 +222,7 @@ class GateActor:
         return Done()
 
     async def _ask_master(self, ask: object, kind: type[AnswerT]) -> AnswerT:
-        """Ask whoever is master, again after an election, for a while.
-
-        Raises:
-            NoMasterError: none answered; says what was tried last.
-        """
-        log, post = self._ports.log, self._ports.post
-        problem = "none is elected"
-        with trio.move_on_after(MASTER_WAIT_S + ASK_S):
-            until = trio.current_time() + MASTER_WAIT_S
-            while trio.current_time() < until:
-                if log.master is not None:
-                    try:
-                        return await post.ask(log.master, ask, kind, ASK_S)
-                    except UnreachableError as error:
-                        problem = str(error)
-                await trio.sleep(0.2)
-        raise NoMasterError(
-            f"the cluster has no master that answers ({problem}): a majority of the "
-            "voters must be up; see 'p2ptrain nodes'"
-        )
+        return await ask_master(self._ports.log, self._ports.post, ask, kind)
 
     async def _parity(self, request: ParityRequest) -> Parities:
         ports, found = self._ports, dict[str, NodeParity]()
