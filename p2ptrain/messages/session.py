@@ -149,7 +149,9 @@ class WorkerState:
 
     ``view`` is the view last prepared or run. ``step`` counts applied steps (-1: not
     loaded). ``losses`` are those of the last applied steps, newest last, at most 64.
-    ``culprit`` names the node that a failed collective blames.
+    ``culprit`` names the node that a failed collective blames. ``serial`` rises with
+    every state sent, also from one life of a worker to the next: the network may hand
+    on an older state after a newer one.
     """
 
     node: NodeId
@@ -175,6 +177,7 @@ class WorkerState:
     checkpoint: Checkpoint | None = None
     epochs: tuple[EpochFigures, ...] = ()  # those of this view, newest last, at most 8
     finish: Finish | None = None
+    serial: int = 0
 
 
 Order = Prepare | Run | Halt | Snapshot | Release

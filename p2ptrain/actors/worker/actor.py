@@ -1,5 +1,6 @@
 """The worker: this node's part in each session, and the trainer processes behind it."""
 
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import assert_never
@@ -131,7 +132,8 @@ class WorkerActor:
             if not isinstance(order, Prepare) or len(self._slots) >= SESSIONS_MAX:
                 return
             me, host = self._ports.post.me, self._settings.advertise
-            self._slots[session] = Slot(SessionWorker(me, session, host))
+            born_us = time.time_ns() // 1000
+            self._slots[session] = Slot(SessionWorker(me, session, host, born_us))
         await self._step(nursery, session, Ordered(order))
 
     async def _step(

@@ -54,15 +54,18 @@ class Forming(Base):
             self._settle(loaded)
 
     def _get_ready(self, node: NodeId, state: WorkerState | None) -> bool:
-        """Order what gets a node loaded; tell whether it is on its way."""
+        """Order what gets a node loaded; tell whether it is on its way.
+
+        One that was heard running may have been started again since: it gets both
+        orders, and obeys the one that fits.
+        """
         if state is not None and self.workers.has_declined(node):
             self.workers.bar(self._now, node, state.reason)
             return False
         if state is not None and state.phase is WorkerPhase.RUNNING:
             session, why = self.row.submission.session, "the view is over"
             self._order(node, Halt(self.term, session, state.view, why, drain=False))
-        else:
-            self._prepare(node)
+        self._prepare(node)
         return self.workers.is_getting_ready(self._now, node)
 
     def _prepare(self, node: NodeId) -> None:

@@ -33,7 +33,7 @@ class Halting(Forming, Recording):
         """Order seats to end the view until they have, or are given up."""
         view = self.view
         assert view is not None
-        open_nodes = [s.node for s in view.seats if not self._has_ended(s.node)]
+        open_nodes = [s.node for s in view.seats if not self._has_ended(s.node, view)]
         if self._first_end is None and len(open_nodes) < len(view.seats):
             self._first_end = self._now
         for node in open_nodes:
@@ -48,13 +48,20 @@ class Halting(Forming, Recording):
             if self._answers(node):
                 reason = f"node {self.workers.name(node)!r} did not end its view"
                 self.workers.bar(self._now, node, reason)
+            else:
+                self.workers.forget(node)  # if it comes back, it knows nothing
         self._record(view)
         self._enter_form()
 
-    def _has_ended(self, node: NodeId) -> bool:
-        """Tell whether a seat does not run; one with nothing loaded cannot."""
+    def _has_ended(self, node: NodeId, view: CommitView) -> bool:
+        """Tell whether a seat does not run; one with nothing loaded cannot.
+
+        What one said before it was blamed does not show that it still lives.
+        """
         if self.workers.is_gone(node):
             return True
+        if self._is_blamed(node, view) and not self._answers(node):
+            return False
         state = self._state(node)
         return state is not None and (state.phase in NOT_RUNNING or state.step < 0)
 

@@ -109,7 +109,7 @@ class SessionMaster(Running):
         if self.row.status in FINAL:
             self._enter(Stage.OVER)
         elif view is None:
-            self._enter(Stage.FORM)
+            self._enter_form()
         elif all(self._is_in(seat.node) for seat in view.seats):
             self._begin(view)
         elif self._since > self.config.gather_s or self._is_broken(view):

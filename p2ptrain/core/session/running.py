@@ -76,7 +76,24 @@ class Running(Halting):
             ended = state.phase is WorkerPhase.ENDED and state.view == view.view
             if ended or state.phase is WorkerPhase.DECLINED:
                 return state.reason or "the view ended"
-        return ""
+        return self._why_idle(view, states)
+
+    def _why_idle(self, view: CommitView, states: States) -> str:
+        """Return why a view does not begin, or nothing; bar who does not take a seat.
+
+        Obeying takes no time: who does not, hears nothing or cannot be heard.
+        """
+        if self._now - self._formed_at <= self.config.silent_s:
+            return ""
+        idle = [n for n, s in states.items() if s is None or not s.ring] or [
+            n for n, s in states.items() if s is not None and not _began(s, view)
+        ]
+        if self._best_step > view.first_step or not idle:
+            return ""
+        for node in idle:
+            reason = f"node {self.workers.name(node)!r} does not take its seat"
+            self.workers.bar(self._now, node, reason)
+        return f"nodes {self.workers.names(idle)} do not take their seats"
 
     def _order_run(self, view: CommitView, states: States) -> None:
         """Order those to run who do not; wait for a seat whose address is missing."""
@@ -98,8 +115,7 @@ class Running(Halting):
             start.sources,
         )
         for node, state in states.items():
-            assert state is not None
-            if state.view != view.view or state.phase is WorkerPhase.READY:
+            if state is not None and not _began(state, view):
                 self._order(node, order)
 
     def _stalled(self, view: CommitView, states: States) -> bool:
@@ -203,3 +219,8 @@ class Running(Halting):
         if known is None or self.workers.is_gone(seat.node):
             return None
         return known.state.finish if known.state.view == view.view else None
+
+
+def _began(state: WorkerState, view: CommitView) -> bool:
+    """Tell whether a worker has obeyed the order to run a view."""
+    return state.view == view.view and state.phase is not WorkerPhase.READY

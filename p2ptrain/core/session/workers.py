@@ -53,8 +53,18 @@ class Workers:
                 self._asked_at.pop(node, None)
 
     def report(self, now: float, state: WorkerState) -> None:
-        """Take a worker's state."""
+        """Take a worker's state, unless a newer one came first.
+
+        Serials follow a wall clock: after a long silence one that was set back is
+        believed.
+        """
         before = self.known.get(state.node)
+        if (
+            before is not None
+            and state.serial <= before.state.serial
+            and now - before.at <= self._config.silent_s
+        ):
+            return
         if before is None and len(self.known) >= NODES_MAX:
             return
         moved = before is None or _moved(before.state, state)

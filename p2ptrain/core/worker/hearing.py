@@ -39,10 +39,13 @@ class Hearing:
         node: this node.
         session: the session.
         host: address of this node's ring listener, as others reach it.
+        born_us: wall time in microseconds; more than in any life before this one.
     """
 
-    def __init__(self, node: NodeId, session: SessionId, host: str) -> None:
-        self.state = WorkerState(node, session, 0, WorkerPhase.FETCHING)
+    def __init__(
+        self, node: NodeId, session: SessionId, host: str, born_us: int
+    ) -> None:
+        self.state = WorkerState(node, session, 0, WorkerPhase.FETCHING, serial=born_us)
         self.is_over = False
         self._host = f"[{host}]" if ":" in host else host
         self._term = 0

@@ -70,6 +70,7 @@ class SessionWorker(Hearing):
                 assert_never(event)
         due = now >= self._report_at
         if not self.is_over and (due or _is_news(before, self.state)):
+            self._set(serial=self.state.serial + 1)
             self._effects.append(Report(self.state))
             self._report_at = now + REPORT_S
         effects, self._effects = self._effects, []
@@ -134,6 +135,7 @@ class SessionWorker(Hearing):
             ring=self.state.ring,
             device=self.state.device,
             data_digests=self.state.data_digests,
+            serial=self.state.serial,
         )
         self.state = fresh
         state = order.state
