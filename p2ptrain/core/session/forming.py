@@ -14,7 +14,7 @@ from collections import Counter
 from p2ptrain.core.placement import place
 from p2ptrain.core.session.base import Base, Start
 from p2ptrain.core.session.types import Stage
-from p2ptrain.core.session.workers import LOADED, PREPARING
+from p2ptrain.core.session.workers import LOADED
 from p2ptrain.ids import NodeId
 from p2ptrain.messages.record import CommitView, SessionStatus
 from p2ptrain.messages.session import (
@@ -107,9 +107,9 @@ class Forming(Base):
         ):
             self._over(SessionStatus.FAILED, declined[0].reason)
             return
-        loading = [n for n, s in states.items() if s.phase in PREPARING]
-        if loading:
-            reason = f"nodes {self.workers.names(loading)} are still getting ready"
+        busy = [n for n, s in states.items() if s not in declined]
+        if busy:
+            reason = f"nodes {self.workers.names(busy)} are still getting ready"
         elif declined:
             said = "; ".join(sorted({state.reason for state in declined})[:SAID_MAX])
             reason = f"no node can train now: {said}"

@@ -54,6 +54,7 @@ class Hearing:
         self._declined_at = float("-inf")
         self._has_trainer = False
         self._halted: tuple[int, bool] | None = None  # view and drain, as last told
+        self._halted_at = 0.0
         self._snapshot_step: int | None = None  # as last asked of the trainer
         self._written: dict[str, StateWritten] = {}
         self._finished: RunFinished | None = None

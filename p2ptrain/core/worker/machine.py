@@ -38,6 +38,8 @@ from p2ptrain.messages.trainer import HaltView, RunView, WriteSnapshot
 
 REPORT_S = 1.0
 RETRY_S = 3.0  # a node that declined tries again at an order later than this
+HANG_S = 20.0  # a trainer that is told to end its view has so long, at least
+HANG_STEPS = 5
 LOADED = frozenset({WorkerPhase.READY, WorkerPhase.ENDED, WorkerPhase.FINISHED})
 
 
@@ -68,6 +70,7 @@ class SessionWorker(Hearing):
                 self._adopted(event)
             case _:
                 assert_never(event)
+        self._give_up_on_trainer()
         due = now >= self._report_at
         if not self.is_over and (due or _is_news(before, self.state)):
             self._set(serial=self.state.serial + 1)
@@ -178,8 +181,16 @@ class SessionWorker(Hearing):
         """Tell the trainer to end its view, unless it knows."""
         view = self.state.view
         if self._halted != (view, drain):
-            self._halted = (view, drain)
+            self._halted, self._halted_at = (view, drain), self._now
             self._do(Tell(HaltView(view, reason, drain)))
+
+    def _give_up_on_trainer(self) -> None:
+        """Decline when the trainer does not end a view that was halted: it hangs."""
+        told = self._halted == (self.state.view, False)
+        if self.state.phase is WorkerPhase.RUNNING and told:
+            limit = max(HANG_S, HANG_STEPS * self.state.step_s)
+            if self._now - self._halted_at > limit:
+                self._decline("the trainer hangs and was ended", of_node=True)
 
     def _obey_snapshot(self, view: int) -> None:
         state = self.state

@@ -117,7 +117,7 @@ class Ring:
         self.shares = [seat.share for seat in seats]
         self.trainers: dict[NodeId, Trainer] = {}
         self.drain = ""
-        self.over = False
+        self.over = self.hangs = False
 
     def join(self, trainer: "Trainer") -> None:
         self.trainers[trainer.node.id] = trainer
@@ -133,7 +133,7 @@ class Ring:
         self.lab.world.later(self.lab.plan.step_s, self._step)
 
     def _step(self) -> None:
-        if self.over:
+        if self.over or self.hangs:
             return
         if any(trainer.frozen for trainer in self.trainers.values()):
             self.lab.world.later(1.0, self._blame)
@@ -190,7 +190,7 @@ class Trainer:
         self.step, self.digest = 0, self.lab.first_digest.get(node.id, digest_at(0))
         self.view, self.share, self.samples = 0, 0, 0
         self.ring: Ring | None = None
-        self.frozen = self.dead = False
+        self.frozen = self.dead = self.ignores_drain = False
         self.pending: list[FromTrainer] = []
         self.lab.world.later(self.lab.plan.load_s, self._loaded)
 
@@ -236,7 +236,7 @@ class Trainer:
                 if ring is None or view != self.view or ring.over:
                     return
                 if drain:
-                    ring.drain = reason
+                    ring.drain = "" if self.ignores_drain else reason
                 else:
                     self.end(reason, "")
                     ring.break_(self.node.id)
@@ -267,7 +267,9 @@ class Trainer:
         self.say(StateWritten(view, purpose, self.step, 1, path, self.digest))
 
     def end(self, reason: str, culprit: str) -> None:
-        self.say(ViewEnded(self.view, self.step, self.digest, reason, culprit))
+        frame = ViewEnded(self.view, self.step, self.digest, reason, culprit)
+        pause = self.lab.slow_end.pop(self.node.id, 0.0)
+        self.lab.world.later(pause, lambda: self.say(frame))
 
     def finish(self, rank: int) -> None:
         report = WorkerReport(
@@ -406,6 +408,8 @@ class Lab:
         self.wrong: dict[tuple[NodeId, int], Digest] = {}
         self.first_digest: dict[NodeId, Digest] = {}
         self.deaf: set[int] = set()
+        self.slow_end: dict[NodeId, float] = {}
+        self.hold_s = 0.02
         self.cannot_hold: set[int] = set()
         self.forgot: set[NodeId] = set()
         self.statuses: list[tuple[SessionStatus, str]] = []
@@ -512,7 +516,7 @@ class Lab:
             case AskHold(node, blobs, sources):
                 core = self.core
                 self.world.later(
-                    0.02, lambda: self._hold(core, AskHold(node, blobs, sources))
+                    self.hold_s, lambda: self._hold(core, AskHold(node, blobs, sources))
                 )
             case _:
                 raise AssertionError(effect)
