@@ -43,6 +43,7 @@ from p2ptrain.runtime.supervise import EDGE, ONCE, Policy, supervise
 from p2ptrain.security.identity import Identity
 from p2ptrain.store.blobs import BlobStore
 from p2ptrain.store.record import SqliteRecord
+from p2ptrain.tls import is_loopback
 
 CONTROL_BYTES_MAX = 512 * 1024
 STUCK_S = 15.0  # an actor whose oldest message waits so long does not work any more
@@ -264,11 +265,11 @@ class Node:
     def _start_beacon(self, nursery: trio.Nursery) -> None:
         """Find and be found on the local network, unless all is on this machine."""
         config, identity = self._config, self._adapters.identity
-        if not config.mdns or identity.tls is None:
+        host, _, port = self._address.rpartition(":")
+        if not config.mdns or identity.tls is None or is_loopback(host):
             return
         from p2ptrain.net.mdns import Announcement, MdnsBeacon  # noqa: PLC0415
 
-        host, _, port = self._address.rpartition(":")
         mine = Announcement(self.me, identity.fingerprint, (host,), int(port))
         try:
             beacon = MdnsBeacon(mine)

@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import trio
 
@@ -142,7 +144,24 @@ def is_whole(view: Nodes, count: int) -> bool:
     return len(alive) == count and bool(view.master)
 
 
-async def view_of(daemon: Daemon) -> Nodes | None:
+async def wait_until(
+    holds: Callable[[], bool] | Callable[[], Awaitable[bool]], seconds: float = 30
+) -> None:
+    """Wait until something holds; the deadline makes it a failure, not a guess."""
+    with trio.fail_after(seconds):
+        while True:
+            found = holds()
+            if found if isinstance(found, bool) else await found:
+                return
+            await trio.sleep(0.05)
+
+
+class HasSocket(Protocol):
+    @property
+    def socket(self) -> Path: ...
+
+
+async def view_of(daemon: HasSocket) -> Nodes | None:
     try:
         async with connect(daemon.socket) as gate:
             return await gate.ask(NodesRequest(), Nodes)

@@ -67,8 +67,9 @@ CLIENTS_MAX = 64
 IDLE_S = 600.0
 PARITY_S = 300.0
 SEE_S = 5.0
+LAST_WORD_S = 2.0
 SESSIONS_SHOWN = 500
-Work = SubmitRequest | LiveRequest | StopRequest | LeaveRequest | ParityRequest
+Work = SubmitRequest | LiveRequest | StopRequest | ParityRequest
 REQUESTS = codec.kinds(GateRequest)
 AnswerT = TypeVar("AnswerT")
 _log = structlog.get_logger()
@@ -129,6 +130,8 @@ class GateActor:
                 await self._take_blob(frames, request.blob)
             elif isinstance(request, GetRequest):
                 await self._give_blob(frames, request)
+            elif isinstance(request, LeaveRequest):
+                await self._leave(frames)
             else:
                 await self._say(frames, await self._reply(request))
         except P2PTrainError as error:
@@ -144,7 +147,7 @@ class GateActor:
                 return self._nodes()
             case SessionsRequest(session):
                 return self._sessions(session)
-            case Piece() | PutRequest() | GetRequest():
+            case Piece() | PutRequest() | GetRequest() | LeaveRequest():
                 raise PeerError(f"{type(request).__name__} is not expected here")
             case _:
                 return await self._carry_out(request)
@@ -157,9 +160,6 @@ class GateActor:
                 return await self._ask_master(LiveAsk(session), LiveAnswer)
             case StopRequest(session):
                 return await self._stop(session)
-            case LeaveRequest():
-                await self._ports.leave()
-                return Done()
             case ParityRequest():
                 return await self._parity(request)
             case _:
@@ -223,6 +223,12 @@ class GateActor:
 
     async def _ask_master(self, ask: object, kind: type[AnswerT]) -> AnswerT:
         return await ask_master(self._ports.log, self._ports.post, ask, kind)
+
+    async def _leave(self, frames: FrameStream) -> None:
+        """Leave; the answer must go out although the daemon ends."""
+        await self._ports.leave()
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_WORD_S):
+            await self._say(frames, Done())
 
     async def _parity(self, request: ParityRequest) -> Parities:
         ports, found = self._ports, dict[str, NodeParity]()
