@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -45,6 +46,7 @@ class Daemon:
 def demo(arguments: argparse.Namespace) -> int:
     """Run three daemons, one job on them, and measure what came out."""
     began = time.monotonic()
+    signal.signal(signal.SIGTERM, _end)  # so that the daemons are ended too
     with _folder(arguments.keep) as folder, _daemons(folder) as daemons:
         trio.run(_meet, daemons)
         line, session = _train(daemons, folder)
@@ -72,6 +74,10 @@ def demo(arguments: argparse.Namespace) -> int:
             }
         )
     return ExitCode.OK
+
+
+def _end(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def configs() -> Path:
