@@ -147,7 +147,8 @@ class Session:
     def _snapshot(self) -> None:
         job = self._loaded()
         epochs = job.schedule.complete(job.state.step)
-        job.writer.begin(job.state.copy(), Label(-1, "snapshot", epochs))
+        view = job.state.views[-1].view if job.state.views else 0
+        job.writer.begin(job.state.copy(), Label(view, "snapshot", epochs))
 
     def _loaded(self) -> Job:
         if self._job is None:

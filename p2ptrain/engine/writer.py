@@ -1,5 +1,6 @@
 """Writes copies of the state while training goes on: one at a time, in a thread."""
 
+import itertools
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ class StateWriter:
         self._send = send
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="writer")
         self._current: Future[None] | None = None
+        self._count = itertools.count()  # no name is used twice
 
     @property
     def busy(self) -> bool:
@@ -61,7 +63,8 @@ class StateWriter:
         self._pool.shutdown()
 
     def _write(self, copy: Copy, label: Label) -> None:
-        name = f"{label.purpose}-{label.view}-{copy.step}.safetensors"
+        number = next(self._count)
+        name = f"{label.purpose}-{label.view}-{copy.step}-{number}.safetensors"
         path = self._workdir / name
         digest = copy.write(path)
         self._send(

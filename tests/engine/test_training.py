@@ -16,9 +16,7 @@ from p2ptrain.messages.trainer import (
     Fault,
     HaltView,
     RunFinished,
-    StateWritten,
     ViewEnded,
-    WriteSnapshot,
 )
 from p2ptrain.spec.train import Optimizer, OptimizerKind, Reduce
 from tests.engine import trainjobs as jobs
@@ -336,9 +334,8 @@ def catch_up(cluster, ended):
     step = ended[ahead].step
     states = {}
     if any(last.step != step for last in ended.values()):
-        ahead.send(WriteSnapshot())
-        written = ahead.until(StateWritten).last
-        assert (written.purpose, written.step) == ("snapshot", step)
+        written = ahead.snapshot()
+        assert written.step == step
         assert written.state_digest == ended[ahead].digest
         states = {t: written.path for t, last in ended.items() if last.step != step}
     return step, states

@@ -17,7 +17,6 @@ from p2ptrain.messages.trainer import (
     HaltView,
     Loaded,
     RunFinished,
-    StateWritten,
     Steps,
     ViewEnded,
     WriteSnapshot,
@@ -108,8 +107,7 @@ def test_a_joiner_enters_with_a_snapshot_taken_while_training(tmp_path, monkeypa
     assert "has step 2, the view begins at step 6" in late.reason
     old.send(stuck)
     assert old.until(ViewEnded).last.reason == "retry"
-    old.send(WriteSnapshot())
-    state = old.until(StateWritten).last
+    state = old.snapshot()
     assert state.state_digest == heard.last.digest
     cluster.run([1, 3], first_step=6, states={joiner: state.path})
     assert {last.report.digest for last in lasts(cluster)} == {truth.last.report.digest}
@@ -119,8 +117,7 @@ def test_a_joiner_enters_with_a_snapshot_taken_while_training(tmp_path, monkeypa
 def test_a_snapshot_at_rest_restores_the_session(tmp_path):
     spec = exact_spec(tmp_path)
     cluster = kit.start(tmp_path, spec, 2)
-    cluster.trainers[0].send(WriteSnapshot())
-    written = cluster.trainers[0].until(StateWritten).last
+    written = cluster.trainers[0].snapshot()
     assert (written.step, written.state_digest) == (0, cluster.loaded[1].digest)
     cluster.run([2, 2], states={cluster.trainers[1]: written.path})
     assert all(isinstance(last, RunFinished) for last in lasts(cluster))

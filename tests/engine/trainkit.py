@@ -26,6 +26,7 @@ from p2ptrain.messages.trainer import (
     StateWritten,
     Steps,
     ViewEnded,
+    WriteSnapshot,
 )
 from p2ptrain.spec.train import TrainSpec, spec_bytes
 
@@ -101,6 +102,15 @@ class Trainer:
             if isinstance(frame, (*kinds, Fault)):
                 heard.last = frame
                 return heard
+
+    def snapshot(self) -> StateWritten:
+        """Ask for a snapshot; a checkpoint may still be on its way before it."""
+        self.send(WriteSnapshot())
+        while True:
+            written = self.until(StateWritten).last
+            assert isinstance(written, StateWritten), written
+            if written.purpose == "snapshot":
+                return written
 
     def close(self) -> None:
         if self._thread.is_alive():
