@@ -12,13 +12,15 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from p2ptrain.engine.package import Job, captured, package
+from p2ptrain.engine.settings import Settings
 from p2ptrain.messages.trainer import (
     Fault,
     HaltView,
     RunFinished,
     ViewEnded,
 )
-from p2ptrain.spec.train import Optimizer, OptimizerKind, Reduce
+from p2ptrain.spec.train import Optimizer, OptimizerKind, Precision, Reduce
 from tests.engine import trainjobs as jobs
 from tests.engine import trainkit as kit
 
@@ -173,6 +175,35 @@ def test_frozen_and_packed_weights_stay(tmp_path, mode):
         assert torch.equal(got[name], before[name])
     for name, tensor in truth.state.items():
         assert torch.allclose(got[name], tensor, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("precision", "make"),
+    [(Precision.FP32, jobs.cnn_task), (Precision.BF16, jobs.gpt_task)],
+)
+def test_a_package_trains_from_its_blobs_alone(tmp_path, precision, make):
+    task = make(samples=16)
+    job = Job(
+        task.model,
+        task.loss,
+        {name: value[:2] for name, value in task.data.items()},
+        task.data,
+        task.held_out,
+        task.metrics or {},
+    )
+    made = package(
+        captured(job, precision),
+        data=task.data,
+        eval_data=task.held_out,
+        folder=tmp_path,
+        settings=Settings(lr_per_epoch=(0.1, 0.1), global_batch=8, device="cpu"),
+    )
+    files = {digest: str(path) for digest, path in made.files.items()}
+    heards = kit.train(tmp_path, made.spec, [3, 1], files)
+    assert len(digests(heards)) == 1
+    task.model.load_state_dict(weights_of(heards[0]))
+    assert heards[0].losses[-1] < heards[0].losses[0]
+    assert all(tensor.dtype != torch.bfloat16 for tensor in task.model.parameters())
 
 
 @pytest.mark.parametrize("mode", Reduce)
