@@ -31,8 +31,9 @@ def configure(level: str, *, as_json: bool, node: str = "") -> None:
             render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
-        cache_logger_on_first_use=True,
+        # asked for each time: standard error may be replaced after this
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
     )
     if node:
         structlog.contextvars.bind_contextvars(on=node)
