@@ -6,6 +6,7 @@ is on disk. One connection, used by one thread at a time.
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -91,18 +92,17 @@ class SqliteRecord:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        path, isolation_level=None, check_same_thread=False, timeout=5.0
-    )
-    try:
+    with ExitStack() as opened:
+        connection = sqlite3.connect(
+            path, isolation_level=None, check_same_thread=False, timeout=5.0
+        )
+        opened.callback(connection.close)
         connection.execute("pragma journal_mode = wal")
         connection.execute("pragma synchronous = full")
         connection.executescript(TABLES)
         connection.execute("insert or ignore into meta values ('schema', ?)", (SCHEMA,))
         _check_format(connection, path)
-    except BaseException:
-        connection.close()
-        raise
+        opened.pop_all()
     return connection
 
 
@@ -148,14 +148,9 @@ def _load(connection: sqlite3.Connection) -> RecordState:
 
 
 def _save(change: RecordChange, connection: sqlite3.Connection) -> None:
-    connection.execute("begin immediate")
-    try:
+    with connection:  # commits, or rolls back when anything is raised
+        connection.execute("begin immediate")
         _write(change, connection)
-        connection.execute("commit")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("rollback")
-        raise
 
 
 def _write(change: RecordChange, connection: sqlite3.Connection) -> None:
