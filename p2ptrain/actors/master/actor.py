@@ -205,6 +205,7 @@ class MasterActor:
             nursery.start_soon(self._tasks.propose, command)
         else:
             self._loading.discard(session)  # its spec is out of reach: once more
+            self._sync_row(nursery, session, row)
 
     def _stop(self, nursery: trio.Nursery, session: SessionId) -> StopAnswer:
         row = self._ports.log.registry.sessions.get(session)

@@ -125,7 +125,7 @@ class Admission:
             for node in voters:
                 nursery.start_soon(one, node, nursery.cancel_scope)
         if 2 * len(held) <= len(voters):
-            said = "; ".join(sorted(filter(None, problems.values())))[:300]
+            said = "; ".join(sorted(set(filter(None, problems.values()))))[:300]
             raise UnreachableError(f"no majority of voters holds the job: {said}")
 
 

@@ -6,7 +6,7 @@ from the step alone, as in exact mode; so every history that is right ends with 
 digest, and the ring checks at each view's start that all ranks bring the same state.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -397,7 +397,7 @@ class Lab:
         self.nodes = [Node(self, i) for i in range(self.plan.nodes)]
         self.rings: dict[int, Ring] = {}
         self.blobs: dict[Digest, tuple[int, Digest]] = {}
-        self.applied: Counter[int] | dict[int, list[int]] = _Lists()
+        self.applied: dict[int, list[int]] = defaultdict(list)
         self.stepped: list[tuple[float, int]] = []
         self.began: dict[int, float] = {}
         self.committed: list[tuple[float, Command]] = []
@@ -615,9 +615,3 @@ def brief(item: object) -> str:
     shown = {n: getattr(item, n) for n in names if hasattr(item, n)}
     shown["seats"] = [int(seat.node, 16) for seat in shown.get("seats", ())]
     return f"{type(item).__name__} {shown}"
-
-
-class _Lists(dict[int, list[int]]):
-    def __missing__(self, key: int) -> list[int]:
-        self[key] = []
-        return self[key]

@@ -1,5 +1,7 @@
 """A worker obeys orders once, and only those that are in force."""
 
+from dataclasses import replace
+
 import pytest
 
 from p2ptrain.core.worker import (
@@ -239,9 +241,7 @@ def test_a_trainer_that_hangs_is_ended() -> None:
 def test_a_trainer_with_long_steps_has_longer() -> None:
     kit = running()
     kit.hear(steps(count=1))  # 2 s
-    kit.core.state = kit.state.__class__(
-        **{n: getattr(kit.state, n) for n in kit.state.__slots__} | {"step_s": 60.0}
-    )
+    kit.core.state = replace(kit.state, step_s=60.0)
     kit.order(halt())
     kit.later(200.0)
     assert kit.state.phase is P.RUNNING
