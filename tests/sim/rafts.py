@@ -1,9 +1,8 @@
 """Consensus and registry cores of several nodes in one world, and Raft's invariants."""
 
+import itertools
 import random
 from dataclasses import replace
-
-from tests.sim.world import World
 
 from p2ptrain.core.consensus import (
     Apply,
@@ -27,6 +26,7 @@ from p2ptrain.core.consensus import (
 from p2ptrain.errors import PeerError
 from p2ptrain.ids import ClusterId, NodeId
 from p2ptrain.messages.consensus import Entry, RecordChange, RecordState
+from tests.sim.world import World
 
 EMPTY = RecordState(None, 0, None, None, ())
 CLUSTER = ClusterId("c" * 32)
@@ -202,7 +202,7 @@ class Fleet:
     def check(self) -> None:
         """Log matching: where terms agree at an index, all before agrees too."""
         live = [m.core for m in self.members if m.core is not None]
-        for left, right in zip(live, live[1:], strict=False):
+        for left, right in itertools.pairwise(live):
             low = max(left.log.base, right.log.base)
             top = min(left.log.last, right.log.last)
             while top > low and left.log.term_at(top) != right.log.term_at(top):

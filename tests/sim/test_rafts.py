@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+
 from tests.sim.rafts import Fleet
 from tests.sim.world import CALM, STORM, World
 
@@ -56,8 +57,7 @@ def trace_of(fleet: Fleet) -> str:
 @pytest.fixture(params=SEEDS)
 def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
     seed = request.param
-    fleet = Fleet(World(seed), count=1 + seed % 6)
-    yield fleet
+    return Fleet(World(seed), count=1 + seed % 6)
 
 
 def test_no_chaos_breaks_raft(fleet: Fleet) -> None:
