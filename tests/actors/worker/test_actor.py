@@ -10,6 +10,8 @@ import pytest
 import trio
 
 from p2ptrain.actors.worker import TrainerSettings, WorkerActor, WorkerPorts
+from p2ptrain.actors.worker.actor import Internal
+from p2ptrain.core.worker import FromProcess
 from p2ptrain.errors import P2PTrainError, StorageError, UnreachableError
 from p2ptrain.ids import Digest, NodeId, SessionId, session_of
 from p2ptrain.messages.asks import ParityAnswer, ParityAsk, ParityLine
@@ -253,7 +255,8 @@ async def test_a_session_that_was_released_may_come_again(kit: Kit) -> None:
     second = await kit.engine.until_started(2)
     await eventually(lambda: first.closed and not first.workdir.exists())
     assert second.workdir.exists()
-    first.say(Fault("a late word"))
+    late = FromProcess(Fault("a late word"))
+    kit.actor.inbox.ref.offer(Internal(SESSION, late, launch=1))
     second.say(loaded(7001))
     await eventually(lambda: kit.last.ring == "host:7001")
     assert not [s for _, s in kit.post.sent if s.phase is P.DECLINED]

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from p2ptrain.core.session.base import Start
 from p2ptrain.ids import digest_of
 from p2ptrain.messages.record import SessionStatus
-from p2ptrain.messages.session import Release, Snapshot
+from p2ptrain.messages.session import Release, Snapshot, WorkerPhase, WorkerState
 from p2ptrain.messages.trainer import Fault
-from tests.core.session.world import Lab, Plan, digest_at, node_id
+from tests.core.session.world import SESSION, Lab, Plan, digest_at, node_id
 
 DONE, FAILED, PAUSED = (
     SessionStatus.DONE,
@@ -134,15 +135,17 @@ def test_without_a_majority_on_data_the_session_fails() -> None:
 
 
 def test_those_that_trained_are_right_about_data() -> None:
-    lab = Lab(Plan(nodes=1, steps=200))
-    lab.data[node_id(1)] = lab.data[node_id(2)] = ("e" * 64,)
-    lab.until_step(10)
-    lab.add(1)
-    lab.add(2)
-    lab.run(2.0)
-    lab.kill_trainer(0)  # the others are loaded, and in the majority
-    lab.until(lambda: lab.row.status is not SessionStatus.RUNNING, 30)
-    assert lab.row.status in {FAILED, PAUSED, DONE}
+    lab = Lab()
+    lab.until_step(5)
+    core = lab.core
+    assert core is not None
+    one, *others = (core.workers.known[node_id(i)].state for i in range(3))
+    loaded = {one.node: replace(one, phase=WorkerPhase.ENDED, step=5, view=1)}
+    for state in others:
+        phase = WorkerPhase.READY
+        loaded[state.node] = replace(state, phase=phase, data_digests=("e" * 64,))
+    assert core._agree_on_data(loaded)
+    assert list(loaded) == [one.node]
 
 
 def test_a_joiner_with_other_data_does_not_end_the_view() -> None:
@@ -304,3 +307,39 @@ def test_prepare_names_many_sources() -> None:
     lab.kill(0)  # the submitter
     assert lab.finish().status is DONE
     assert set(lab.seats()) == {"b", "c"}
+
+
+# --- which states count
+
+
+def test_a_seat_that_never_caught_up_does_not_count() -> None:
+    lab = Lab(Plan(nodes=2, steps=200))
+    lab.until_step(10)
+    lab.add(2)
+    lab.until(lambda: len(lab.views) == 2)
+    core = lab.core
+    assert core is not None
+    first = lab.views[-1].first_step
+    joined = WorkerState(node_id(2), SESSION, 2, WorkerPhase.ENDED, step=0)
+    stayed = replace(joined, node=node_id(1))
+    assert not core._counts(node_id(2), joined)
+    assert core._counts(node_id(2), replace(joined, step=first))
+    assert core._counts(node_id(2), replace(joined, step=first + 7))
+    assert not core._counts(node_id(2), replace(joined, step=first - 1))
+    assert core._counts(node_id(1), replace(stayed, step=first - 1))
+    assert core._counts(node_id(1), replace(stayed, view=1, step=first))
+    assert not core._counts(node_id(1), replace(stayed, view=1, step=first + 1))
+    assert not core._counts(node_id(1), replace(stayed, view=1, step=first - 2))
+    assert not core._counts(node_id(1), replace(stayed, view=0, step=first))
+    running = replace(stayed, phase=WorkerPhase.RUNNING, step=first)
+    assert not core._counts(node_id(1), running)
+
+
+def test_a_start_belongs_to_the_view_that_was_proposed_with_it() -> None:
+    lab = Lab()
+    core = lab.core
+    assert core is not None
+    state = WorkerState(node_id(0), SESSION, 1, WorkerPhase.READY, step=0)
+    core._take_seats({node_id(0): state}, Start(5, None, ()))
+    core._take_seats({node_id(0): state}, Start(6, None, ()))
+    assert core._start == Start(5, None, ())

@@ -41,6 +41,13 @@ def test_nothing_is_recorded_twice() -> None:
     assert kept == sorted(set(kept))
 
 
+def test_what_is_on_record_is_not_proposed_again() -> None:
+    lab = Lab(Plan(steps=400))
+    assert lab.finish().status is DONE
+    epochs = [c.epoch for _, c in lab.committed if isinstance(c, AddEpoch)]
+    assert epochs == [0, 1]  # though rank 0 reports the first for ten seconds
+
+
 def test_any_rank_may_report_an_epoch() -> None:
     lab = Lab(Plan(nodes=3, steps=40))
     lab.until(lambda: bool(lab.views) and 1 in lab.began)

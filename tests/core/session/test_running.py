@@ -108,3 +108,4 @@ def test_the_result_is_made_again_when_its_writer_dies_before_it_is_safe() -> No
     assert row.status is DONE
     assert row.result is not None
     assert node_id(0) not in row.result.holders
+    assert len(lab.views) == 2

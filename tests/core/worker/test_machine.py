@@ -119,6 +119,15 @@ def test_a_run_of_a_view_that_is_over_changes_nothing() -> None:
     assert kit.state.phase is P.ENDED
 
 
+def test_a_run_from_before_it_was_prepared_changes_nothing() -> None:
+    kit = Kit()
+    kit.order(prepare(3))
+    kit.do(Fetched("prepare", ""))
+    kit.hear(loaded())
+    assert kit.order(run(2)) == []
+    assert kit.state.phase is P.READY
+
+
 def test_a_run_without_a_seat_for_this_node_is_declined() -> None:
     kit = ready()
     effects = kit.order(run(seats=(RingSeat(OTHER, 1, "b:1"),)))
