@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 FINAL = frozenset({SessionStatus.DONE, SessionStatus.FAILED, SessionStatus.STOPPED})
 POLL_S = 0.5
+SETTLE_S = 10.0
+SETTLE_PAUSE_S = 0.05
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 
@@ -84,6 +86,18 @@ class AsyncSession:
         """Wait until the session has ended, and return what the record says."""
         async for _ in self.watch():
             pass
+        return await self.settled()
+
+    async def settled(self) -> SessionLine:
+        """Return what the local record says once it knows of the end; it may follow
+        the master's word by a moment.
+        """
+        with trio.move_on_after(SETTLE_S):
+            while True:
+                line = await self.status()
+                if line.status in FINAL:
+                    return line
+                await trio.sleep(SETTLE_PAUSE_S)
         return await self.status()
 
     async def stop(self) -> None:

@@ -58,7 +58,7 @@ def test_a_job_file_says_all(tmp_path: Path) -> None:
         ("epochs = 2", "epochs = 2\nmomentum = 'a'", "momentum must be a number"),
         ("epochs = 2", "epochs = 2\npush_data = 1", "must be true or false, not 1"),
         ("epochs = 2", "epochs = 2\nseed = 1.5", "seed must be a whole number"),
-        ("file = ", "fiel = ", "unknown key 'fiel'; did you mean 'file'?"),
+        ("file = ", "flie = ", "unknown key 'flie'; did you mean 'file'?"),
         ('file = "model.py"', "", "[model] needs file"),
         ('x = "x.npy"', "x = 3", "[data] x must be a path or a URI"),
     ],

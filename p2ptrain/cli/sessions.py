@@ -86,7 +86,7 @@ async def follow_to_end(session: AsyncSession) -> SessionLine:
     line = await session.status()
     if line.status not in FINAL:
         await follow(session.watch())
-        line = await session.status()
+        line = await session.settled()
     return line
 
 
