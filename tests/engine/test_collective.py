@@ -61,7 +61,7 @@ def works(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
-@pytest.mark.parametrize("world", [2, 3, 5])
+@pytest.mark.parametrize("world", [2, 3, 4, 5])
 def test_all_ranks_hold_the_bits_of_the_naive_sum(
     world: int, dtype: torch.dtype
 ) -> None:
@@ -214,7 +214,7 @@ def test_a_piece_that_is_no_whole_number_of_elements_is_refused() -> None:
     assert_all_lost(run_ranks([partial(many, 1, 4), odd]), [0, 1])
 
 
-@pytest.mark.parametrize("world", [2, 3, 5])
+@pytest.mark.parametrize("world", [2, 3, 4, 5])
 def test_a_rank_that_dies_ends_the_view_for_all_soon(world: int) -> None:
     lost_after: list[float] = []
     died = threading.Event()
