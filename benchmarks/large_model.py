@@ -21,11 +21,12 @@ from p2ptrain.spec.train import Optimizer
 CPU = torch.device("cpu")
 LR, MOMENTUM, BATCH = 0.01, 0.9, 4
 SIZES = {
-    "10 params": (1, 4),
-    "100 k": (64, 512),
-    "5 M": (512, 4096),
-    "50 M": (2048, 9472),
+    "ten": (1, 4),
+    "66 thousand": (64, 512),
+    "4 million": (512, 4096),
+    "50 million": (2048, 11264),
 }
+Step = Callable[[], None]
 
 
 def model(width: int, hidden: int) -> nn.Module:
