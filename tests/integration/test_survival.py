@@ -88,3 +88,26 @@ async def test_deaths_change_no_bit(cluster: Cluster, tmp_path: Path) -> None:
     await step_past(session, 60)
     master.kill()
     assert await finish(cluster, session) == undisturbed
+
+
+async def test_a_lone_node_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    lone = Cluster(tmp_path / "lone", 1)
+    await lone.begin()
+    try:
+        daemon = lone.daemons[0]
+        package = jobs.make(
+            tmp_path / "job", steps=400, reduce=Reduce.EXACT, checkpoint_every=25
+        )
+        undisturbed = await finish(
+            lone, await submit_async(package, socket=daemon.socket)
+        )
+        session = await submit_async(package, socket=daemon.socket)
+        await step_past(session, 120)
+        daemon.kill()
+        daemon.start()
+        await lone.meet()
+        assert await finish(lone, session) == undisturbed
+        line = await session.status()
+        assert line.view == 2
+    finally:
+        lone.stop()
