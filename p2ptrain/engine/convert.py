@@ -6,7 +6,7 @@ an argument of the operator's ``Scalar`` form, which computes the same bits.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from p2ptrain.spec.graph import Arg, Graph, Input, Meta, Node, Ref, Scalar
 from p2ptrain.spec.ops import OPS, Op
 
 PLACEMENT: Final = frozenset({"device", "layout", "pin_memory", "generator"})
+HALF: Final = frozenset({"bfloat16", "float16"})
 FORMATS: Final[Mapping[torch.memory_format, str]] = MappingProxyType(
     {
         torch.contiguous_format: "contiguous",
@@ -177,7 +178,7 @@ def _call(node: fx.Node, make: Callable[[object], Arg]) -> Node:
                 for key, value in kwargs.items()
                 if key not in PLACEMENT
             },
-            results=_results(node.meta["val"]),
+            results=_as_run(op, _results(node.meta["val"])),
         )
     except TypeError as error:
         raise CaptureError(f"{target}: {error}") from error
@@ -192,6 +193,17 @@ def _number_form(op: Op, args: Sequence[object]) -> Op:
                 raise CaptureError(f"aten.{op.name}: {param.name} is the number {arg}")
             return other
     return op
+
+
+def _as_run(op: Op, results: tuple[Meta | None, ...]) -> tuple[Meta | None, ...]:
+    """Correct a trace's word on results to what kernels give: a batch norm of
+    half-precision input keeps its statistics in fp32, whatever the trace says.
+    """
+    first, *rest = results
+    if op.rule != "batch_norm" or first is None or first.dtype not in HALF:
+        return results
+    kept = [meta and replace(meta, dtype="float32") for meta in rest]
+    return (first, *kept)
 
 
 def _results(value: Any) -> tuple[Meta | None, ...]:

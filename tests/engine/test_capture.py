@@ -287,6 +287,21 @@ def test_bf16_is_autocast():
     assert not torch.equal(outputs_of(plain, batch())[0], outputs[0])
 
 
+def test_bf16_keeps_batch_norms_statistics_in_fp32():
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    captured = capture(model, classify, batch(), precision="bf16")
+    outputs = outputs_of(captured, batch())
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        loss = classify(model, batch())
+    loss.backward()
+    assert torch.equal(outputs[0], loss)
+    grads = outputs[captured.grad_start :]
+    for param, grad in zip(model.parameters(), grads, strict=True):
+        assert param.grad is not None
+        assert torch.equal(param.grad, grad)
+
+
 # metrics
 
 
