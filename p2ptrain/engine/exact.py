@@ -30,6 +30,7 @@ MAGNITUDE_BITS = 40
 SUM_BITS = 62
 EXPONENT_MIN, EXPONENT_MAX = -400, 1000  # 2**-e must be a normal double
 META_BYTES_MAX = 1024 * 1024
+BLOCK = 32 * 1024  # elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,7 @@ class ExactReducer:
     def __init__(self, likes: Sequence[Tensor]) -> None:
         self._ints = _Flat(likes, torch.int64)
         self._sums = _Flat(likes, sum_dtype(likes))
+        self._blocks = _Blocks(self._sums.flat.device)
         self._exponents: list[int] = []
         self._largest = [0.0] * len(likes)
         self._parts = 1
@@ -157,11 +159,10 @@ class ExactReducer:
     def add(self, values: Sequence[Tensor]) -> None:
         """Add one part's tensors."""
         for i, value in enumerate(values):
-            largest = value.detach().abs().amax().item() if value.numel() else 0.0
+            largest = _largest(value.detach())
             self._largest[i] = _worse(self._largest[i], largest)
             if self._exponents and self._fits(i, largest):
-                scaled = value.to(torch.float64) * math.ldexp(1.0, -self._exponents[i])
-                self._ints.views[i].add_(scaled.round_().to(torch.int64))
+                self._blocks.add(self._ints.views[i], value, -self._exponents[i])
 
     def finish(self, group: Group, meta: bytes) -> Reduced | None:
         """Reduce over the ring; None: compute and add the same parts once more."""
@@ -177,7 +178,7 @@ class ExactReducer:
         for i, (held, view) in enumerate(
             zip(self._sums.views, self._ints.views, strict=True)
         ):
-            held.copy_(view.to(torch.float64) * math.ldexp(1.0, self._exponents[i]))
+            self._blocks.scale(held, view, self._exponents[i])
         self._exponents = self._following(agreed)
         return Reduced(self._sums.views, metas)
 
@@ -210,9 +211,50 @@ class ExactReducer:
         return [max(want, had - 1) for want, had in pairs]
 
 
+class _Blocks:
+    """Conversion a block at a time: what lies between fits a processor's cache.
+
+    Args:
+        device: where the tensors are.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._wide = torch.empty(BLOCK, dtype=torch.float64, device=device)
+        self._ints = torch.empty(BLOCK, dtype=torch.int64, device=device)
+
+    def add(self, sums: Tensor, values: Tensor, exponent: int) -> None:
+        """Add ``round(values * 2**exponent)`` to integers."""
+        factor = math.ldexp(1.0, exponent)
+        pairs = _cut(sums.view(-1)), _cut(values.reshape(-1))
+        for total, block in zip(*pairs, strict=True):
+            wide, ints = self._wide[: len(block)], self._ints[: len(block)]
+            wide.copy_(block).mul_(factor).round_()
+            total.add_(ints.copy_(wide))
+
+    def scale(self, out: Tensor, ints: Tensor, exponent: int) -> None:
+        """Set ``out`` to ``ints * 2**exponent``."""
+        factor = math.ldexp(1.0, exponent)
+        pairs = _cut(out.view(-1)), _cut(ints.view(-1))
+        for held, block in zip(*pairs, strict=True):
+            held.copy_(self._wide[: len(block)].copy_(block).mul_(factor))
+
+
+def _cut(flat: Tensor) -> tuple[Tensor, ...]:
+    return torch.split(flat, BLOCK)
+
+
 def make_reducer(likes: Sequence[Tensor], *, exact: bool) -> Reducer:
     """Return the reducer of a session."""
     return ExactReducer(likes) if exact else FastReducer(likes)
+
+
+def _largest(value: Tensor) -> float:
+    """Return the largest magnitude; what is not a number is infinite."""
+    if not value.numel():
+        return 0.0
+    low, high = torch.aminmax(value)
+    ends = (abs(low.item()), abs(high.item()))
+    return max(ends) if all(map(math.isfinite, ends)) else math.inf
 
 
 def _bits(value: float) -> int:
