@@ -90,11 +90,11 @@ class BlobStore:
             return await _in_thread(self._open_partial, blob)
 
     async def append(self, blob: BlobRef, offset: int, data: bytes) -> None:
-        """Write the next piece of a partial blob at offset.
+        """Write the next piece of a partial blob; what another writer of the same blob
+        has put there already is skipped.
 
         Raises:
-            StorageError: full disk (what was held stays), wrong offset, more bytes
-                than announced.
+            StorageError: full disk (what was held stays), a gap, too many bytes.
         """
         async with self._lock(blob.digest):
             await _in_thread(self._append, blob, offset, data)
@@ -189,16 +189,18 @@ class BlobStore:
         return held
 
     def _append(self, blob: BlobRef, offset: int, data: bytes) -> None:
+        if self._stored(blob.digest).is_file():
+            return
         where = self._unfinished(blob.digest)
         try:
             with where.open("r+b", buffering=0) as file:
                 held = file.seek(0, os.SEEK_END)
-                if held != offset or offset + len(data) > blob.size:
+                if held < offset or offset + len(data) > blob.size:
                     raise StorageError(
                         f"{where} holds {held} of {blob.size} bytes, {len(data)} more "
                         f"at {offset} do not belong there: fetch it again"
                     )
-                _write_all(file.fileno(), data, offset)
+                _write_all(file.fileno(), data[held - offset :], held)
         except OSError as error:
             _refuse(where, error)
 
