@@ -120,7 +120,7 @@ async def connect(path: Path) -> AsyncIterator[GateClient]:
         sock.close()
         raise NoDaemonError(
             f"no daemon answers at {path} ({error.strerror or error}): start one with "
-            "'p2ptrain join', or name its socket with --socket"
+            "'p2ptrain join', or name its settings with --config"
         ) from None
     async with trio.SocketStream(sock) as stream:
         yield GateClient(FrameStream(stream, FRAME_BYTES_MAX), path)
