@@ -19,6 +19,7 @@
 """
 
 import importlib.util
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
     from p2ptrain.engine.package import Job, Package
 
 ChoiceT = TypeVar("ChoiceT", bound=StrEnum)
+# what a person's own Python may raise
+MISTAKES = (
+    *(SyntaxError, ImportError, NameError, AttributeError, TypeError, ValueError),
+    *(LookupError, ArithmeticError, OSError, RuntimeError, AssertionError),
+)
 TABLES = ("name", "model", "data", "eval", "weights", "train")
 MODEL_KEYS = ("file", "function", "args")
 OPTIMIZER_KEYS = ("nesterov", "weight_decay", "beta1", "beta2", "eps")
@@ -130,18 +136,34 @@ def run_function(file: JobFile) -> "Job":
     if found is None or found.loader is None or not file.source.is_file():
         raise UserError(f"{file.path}: model.file {file.source} is no Python file")
     module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    try:
+        found.loader.exec_module(module)
+    except MISTAKES as error:
+        raise UserError(f"{file.source}: {_mistake(error, file.source)}") from error
     function = getattr(module, file.function, None)
     if not callable(function):
         raise UserError(f"{file.source} has no function {file.function!r}")
     try:
         job = function(**file.args)
-    except TypeError as error:
-        raise UserError(f"{file.source}: {file.function}: {error}") from error
+    except MISTAKES as error:
+        where = f"{file.source}: {file.function}"
+        raise UserError(f"{where}: {_mistake(error, file.source)}") from error
     if not isinstance(job, Job):
         kind = type(job).__name__
         raise UserError(f"{file.source}: {file.function} must return a Job, not {kind}")
     return job
+
+
+def _mistake(error: Exception, source: Path) -> str:
+    """Return what went wrong in a person's own Python, with its line there."""
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename) == source
+    ]
+    line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
+    at = f"line {line}: " if line else ""
+    return f"{at}{type(error).__name__}: {error}"
 
 
 def _settings(

@@ -79,6 +79,9 @@ def test_what_is_wrong_is_one_sentence(
         (None, "is no Python file"),
         ("x = 1\n", "has no function 'job'"),
         ("def job():\n    pass\n", "unexpected keyword argument 'width'"),
+        ("x = 1\ndef job(:\n", "line 2: SyntaxError"),
+        ("import nowhere_at_all\n", "line 1: ModuleNotFoundError"),
+        ("def job(width):\n\n    return 1 / 0\n", "job: line 3: ZeroDivisionError"),
         ("def job(width):\n    return width\n", "must return a Job, not int"),
     ],
 )
