@@ -401,7 +401,7 @@ async def test_two_thousand_timeouts_leave_nothing_behind(dead: str) -> None:
         await round_of(asker, 2000)
         assert resident_mb() - memory < 20  # 1 GB went through
         assert descriptors() - files <= 3
-        assert tasks() == threads
+        assert tasks() <= threads  # other tests' threads may end meanwhile
 
 
 @pytest.mark.slow
