@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import gguf
-import numpy as np
 import torch
 from blake3 import blake3
 from torch import Tensor
 
 from p2ptrain.engine.initial import initial
-from p2ptrain.engine.slabs import Slab, SlabError, find_slab
+from p2ptrain.engine.readers import Slab, SlabError
+from p2ptrain.engine.readers_gguf import MAGIC, find_gguf
+from p2ptrain.engine.slabs import find_slab
 from p2ptrain.errors import RefError
 from p2ptrain.ids import Digest
 from p2ptrain.spec.graph import Shape
@@ -53,15 +53,21 @@ class Array:
 
     Args:
         slab: where it lies.
+
+    Raises:
+        SlabError: the system refuses to map it.
     """
 
     def __init__(self, slab: Slab) -> None:
         self.shape = slab.shape
         self.dtype: torch.dtype = getattr(torch, slab.dtype)
         end = slab.offset + slab.nbytes
-        mapped = torch.from_file(
-            str(slab.path), shared=False, size=end, dtype=torch.uint8
-        )
+        try:
+            mapped = torch.from_file(
+                str(slab.path), shared=False, size=end, dtype=torch.uint8
+            )
+        except RuntimeError as error:
+            raise SlabError("its bytes cannot be mapped into memory") from error
         rows = slab.shape[0] if slab.shape else 1
         self._rows = mapped[slab.offset :].view(rows, -1)
 
@@ -126,36 +132,48 @@ def resolve_weight(ref: WeightRef | BufferRef, site: Site) -> Tensor:
     Raises:
         RefError: it cannot be resolved, or is of another dtype or shape.
     """
-    packed = isinstance(ref, WeightRef) and ref.packed
     try:
         uri = parse_uri(ref.uri)
         if isinstance(uri, InitUri):
             return initial(uri, ref.name, getattr(torch, ref.dtype), ref.shape)
         path = _file(uri, site)
         if _is_gguf(path):
-            value = _from_gguf(path, uri.name, packed=packed)
-        else:
-            value = _whole(path, uri.name, ref)
+            return _from_gguf(path, uri.name, ref)
+        return _whole(path, uri.name, ref)
     except (UriError, SlabError, OSError, ValueError) as error:
         raise RefError(site.node, ref.uri, _clause(error)) from error
-    found = (str(value.dtype).removeprefix("torch."), tuple(value.shape))
-    if found != (ref.dtype, ref.shape):
-        raise RefError(
-            site.node,
-            ref.uri,
-            f"it is {found[0]}{list(found[1])}, "
-            f"{ref.name!r} needs {ref.dtype}{list(ref.shape)}",
+
+
+def _expect(ref: WeightRef | BufferRef, dtype: str, shape: Shape) -> None:
+    """Check a tensor before its bytes are read.
+
+    Raises:
+        SlabError: it is of another dtype or shape.
+    """
+    if (dtype, shape) != (ref.dtype, ref.shape):
+        raise SlabError(
+            f"it is {dtype}{list(shape)}, "
+            f"{ref.name!r} needs {ref.dtype}{list(ref.shape)}"
         )
-    return value
 
 
 def _whole(path: Path, name: str, ref: WeightRef | BufferRef) -> Tensor:
     """Return a whole tensor; a raw file has the shape that is expected."""
     slab = find_slab(path, name, ref.dtype, ref.shape[1:] if ref.shape else None)
-    array = Array(slab)
-    value = array.read(0, slab.shape[0] if slab.shape else 1)
-    is_scalar = not ref.shape and value.numel() == 1
-    return value.reshape(()) if is_scalar else value
+    # a raw file does not say whether its one element is a scalar
+    scalar = not ref.shape and slab.shape == (1,)
+    _expect(ref, slab.dtype, () if scalar else slab.shape)
+    value = Array(slab).read(0, slab.shape[0] if slab.shape else 1)
+    return value.reshape(ref.shape)
+
+
+def _from_gguf(path: Path, name: str, ref: WeightRef | BufferRef) -> Tensor:
+    found = find_gguf(path, name)
+    if isinstance(ref, WeightRef) and ref.packed:
+        _expect(ref, "uint8", found.packed_shape)
+        return found.packed()
+    _expect(ref, found.dtype, found.shape)
+    return found.numbers()
 
 
 def _open_samples(ref: DataRef, site: Site) -> Array:
@@ -205,27 +223,20 @@ def _file(uri: Uri, site: Site) -> Path:
         if path is None:
             raise UriError("this node does not hold the blob")
         return path
-    path = Path(uri.path).resolve()
+    try:
+        path = Path(uri.path).resolve()
+    except RuntimeError as error:  # so says pathlib
+        raise UriError("its links lead in a circle") from error
     if not any(path.is_relative_to(root.resolve()) for root in site.roots):
         raise UriError("it is outside the node's data_roots")
+    if path.exists() and not path.is_file():
+        raise UriError("it is no regular file")
     return path
 
 
 def _is_gguf(path: Path) -> bool:
     with path.open("rb") as file:
-        return file.read(4) == b"GGUF"
-
-
-def _from_gguf(path: Path, name: str, *, packed: bool) -> Tensor:
-    reader = gguf.GGUFReader(path)
-    found = next((t for t in reader.tensors if t.name == name), None)
-    if found is None:
-        raise SlabError(f"it has no tensor {name[:80]!r}")
-    if packed:
-        return torch.from_numpy(np.array(found.data).view(np.uint8))
-    values = gguf.quants.dequantize(found.data, found.tensor_type)
-    shape: Shape = tuple(int(n) for n in reversed(found.shape))
-    return torch.from_numpy(np.array(values, dtype=np.float32)).reshape(shape)
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def _clause(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """References against files of every format, and everything that must be refused."""
 
+import os
 from pathlib import Path
 
 import gguf
@@ -204,3 +205,25 @@ def test_a_truncated_file_is_refused(site: Site, tmp_path: Path) -> None:
 def test_compressed_members_are_refused(site: Site, tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "file", w=VALUE.numpy())
     assert "use numpy.savez" in refused(f"npz://{tmp_path}/file.npz#w", site)
+
+
+def test_only_regular_files_are_opened(site: Site, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "no regular file" in refused(f"file://{tmp_path}/pipe", site)
+    assert "no regular file" in refused(f"file://{tmp_path}", site)
+
+
+def test_links_in_a_circle_are_refused(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    assert "circle" in refused(f"file://{tmp_path}/a", site)
+
+
+def test_what_does_not_fit_is_not_read(site: Site, tmp_path: Path) -> None:
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,)}"
+    path = tmp_path / "huge.npy"
+    start = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+    with path.open("wb") as file:
+        file.write(start)
+        file.truncate(len(start) + 2**42)  # 4 TiB, none of them on the disk
+    assert "it is float32[1099511627776]" in refused(f"file://{path}", site)
