@@ -53,6 +53,7 @@ class Config:
         stall_s: a ring link that moves nothing for so many seconds is lost.
         log_level: debug, info, warning or error.
         log_json: JSON lines instead of text.
+        trace: trainers write Chrome traces of their steps to ``state_dir``/traces.
     """
 
     name: str = field(default_factory=socket.gethostname)
@@ -72,6 +73,7 @@ class Config:
     stall_s: float = 3.0
     log_level: str = "info"
     log_json: bool = False
+    trace: bool = False
 
     @property
     def socket(self) -> Path:

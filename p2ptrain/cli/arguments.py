@@ -68,6 +68,12 @@ def _node_flags(parser: argparse.ArgumentParser) -> None:
     ):
         parser.add_argument(f"--{flag}", type=kind, help=text)
     parser.add_argument("--log-json", action="store_true", default=None)
+    parser.add_argument(
+        "--trace",
+        action="store_true",
+        default=None,
+        help="trainers write Chrome traces of their steps to STATE_DIR/traces",
+    )
 
 
 def _add_cluster(commands: Commands) -> None:

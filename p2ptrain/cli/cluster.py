@@ -18,7 +18,7 @@ from p2ptrain.messages.gate import Done, LeaveRequest, Nodes, NodesRequest
 NODE_FILE = "node.toml"
 FLAGS = (
     *("name", "state_dir", "runtime_dir", "host", "advertise", "port"),
-    *("log_level", "log_json", "witness"),
+    *("log_level", "log_json", "witness", "trace"),
 )
 
 

@@ -17,6 +17,7 @@ from p2ptrain.engine.report import Identity, Totals
 from p2ptrain.engine.result import Origin
 from p2ptrain.engine.state import TrainState
 from p2ptrain.engine.step import Stepper
+from p2ptrain.engine.trace import Trace
 from p2ptrain.engine.writer import StateWriter
 from p2ptrain.ids import Digest
 from p2ptrain.messages.trainer import Load
@@ -48,6 +49,7 @@ class Job:
         choice: the devices, and why these.
         identity: what this worker is.
         listener: where neighbours' ring links arrive.
+        trace: the timeline of this process.
     """
 
     load: Load
@@ -62,6 +64,7 @@ class Job:
     choice: Choice
     identity: Identity
     listener: RingListener
+    trace: Trace
     totals: Totals = field(default_factory=Totals)
 
     @property
@@ -90,6 +93,7 @@ class Job:
         self.listener.close()
         self.lanes.close()
         self.writer.close()
+        self.trace.close()
 
     def restore(self, path: Path) -> None:
         """Take over the state of a file.

@@ -30,6 +30,7 @@ from p2ptrain.engine.report import Identity
 from p2ptrain.engine.result import Origin
 from p2ptrain.engine.state import EXPONENTS, TrainState
 from p2ptrain.engine.step import Stepper, Update
+from p2ptrain.engine.trace import Trace
 from p2ptrain.engine.writer import StateWriter
 from p2ptrain.messages.trainer import Load, Loaded, StateWritten
 from p2ptrain.spec.train import Reduce, TrainSpec, spec_id
@@ -72,6 +73,7 @@ def load_job(load: Load, send: Callable[[StateWritten], None]) -> Job:
             inventory=tuple(map(devices.describe, devices.inventory())),
         ),
         listener=RingListener(load.host, load.ports, tls_of(load)),
+        trace=Trace.to(load.trace_dir, load.session, load.name),
     )
 
 

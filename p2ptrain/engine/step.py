@@ -24,17 +24,25 @@ from p2ptrain.engine.optim import Optimizer, clip_by_norm
 from p2ptrain.engine.parts import PartResult
 from p2ptrain.engine.report import StepFigures
 from p2ptrain.engine.state import TrainState
+from p2ptrain.engine.trace import Trace
 from p2ptrain.errors import LinkLostError, LocalError
 
 TRIES: Final = 3  # the reducer asks once at most
+LAPS: Final = ("compute", "reduce", "apply")
 
 
 class Clock:
-    """Seconds since its birth, and sums of the laps between by name."""
+    """Seconds since its birth, and sums of the laps between by name.
 
-    def __init__(self) -> None:
+    Args:
+        trace: takes the laps.
+        step: that is timed.
+    """
+
+    def __init__(self, trace: Trace, step: int) -> None:
+        self._trace, self._step = trace, step
         self._begin = self._last = time.perf_counter()
-        self.laps = {"compute": 0.0, "comm": 0.0}
+        self.laps = dict.fromkeys(LAPS, 0.0)
 
     @property
     def wall_s(self) -> float:
@@ -45,6 +53,7 @@ class Clock:
         """Add the time since the last lap to a name."""
         now = time.perf_counter()
         self.laps[name] += now - self._last
+        self._trace.span(name, self._last, now, step=self._step)
         self._last = now
 
 
@@ -58,6 +67,7 @@ class Turn:
         names: all ranks' nodes, for people.
         check: raises LinkLostError when the view must end at once.
         drain: this rank was told to end the view after the step.
+        trace: takes what was at work when.
     """
 
     group: Group
@@ -65,6 +75,7 @@ class Turn:
     names: tuple[str, ...]
     check: Callable[[], None]
     drain: bool
+    trace: Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +138,7 @@ class Stepper:
             LinkLostError: the view is over; nothing is applied.
             TrainingFaultError: the step may not be applied on any rank.
         """
-        clock = Clock()
+        clock = Clock(turn.trace, self._state.step)
         kept = self._reducer.state()
         try:
             sums, metas = self._reduced(turn, clock)
@@ -137,13 +148,13 @@ class Stepper:
             raise
         loss = meta.step_loss(metas)
         self._apply(sums, meta.int_bytes(metas), loss)
-        clock.lap("compute")
+        clock.lap("apply")
         figures = StepFigures(
             loss=loss,
             samples=len(turn.parts) * self._update.batch,
             wall_s=clock.wall_s,
-            compute_s=clock.laps["compute"],
-            comm_s=clock.laps["comm"],
+            compute_s=clock.laps["compute"] + clock.laps["apply"],
+            comm_s=clock.laps["reduce"],
         )
         return figures, any(m.drain for m in metas)
 
@@ -158,7 +169,7 @@ class Stepper:
             mine = self._compute(turn)
             clock.lap("compute")
             reduced = self._reducer.finish(turn.group, meta.pack(mine))
-            clock.lap("comm")
+            clock.lap("reduce")
             if reduced is not None:
                 metas = meta.unpack(StepMeta, reduced.metas)
                 meta.check_steps(metas, turn.names)

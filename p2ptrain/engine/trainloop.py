@@ -197,6 +197,7 @@ class ViewRun:
             names=self._names,
             check=self.check,
             drain=reason is not None,
+            trace=self._job.trace,
         )
         figures, drained = self._job.stepper.run(turn)
         self._job.totals.add(figures)

@@ -45,6 +45,7 @@ class Load:
     ports: tuple[int, int]
     tls: TlsFiles | None
     stall_s: float  # a ring link that moves nothing for this long is lost
+    trace_dir: str = ""  # where a timeline is written; empty: none
 
 
 @dataclass(frozen=True, slots=True)

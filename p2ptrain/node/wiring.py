@@ -197,6 +197,7 @@ class Node:
             ports=config.ring_ports,
             tls=TlsFiles(str(tls.ca), str(tls.cert), str(tls.key)) if tls else None,
             stall_s=config.stall_s,
+            trace_dir=str(config.state_dir / "traces") if config.trace else "",
         )
 
     def _surroundings(self) -> Surroundings:

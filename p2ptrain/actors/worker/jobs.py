@@ -32,6 +32,7 @@ class TrainerSettings:
     ports: tuple[int, int]
     tls: TlsFiles | None
     stall_s: float
+    trace_dir: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ async def load_frame(
         ports=settings.ports,
         tls=settings.tls,
         stall_s=settings.stall_s,
+        trace_dir=settings.trace_dir,
     )
 
 
