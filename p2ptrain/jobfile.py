@@ -211,6 +211,7 @@ KINDS: dict[str, type] = {
     **dict.fromkeys(("momentum", "clip_norm", "weight_decay"), float),
     **dict.fromkeys(("beta1", "beta2", "eps"), float),
     **dict.fromkeys(("seed", "global_batch", "checkpoint_every", "digest_every"), int),
+    "skip_max": int,
     **dict.fromkeys(("nesterov", "push_data"), bool),
     **dict.fromkeys(("device", "grad_group"), str),
 }

@@ -163,5 +163,14 @@ def _commit_view(row: SessionRow, command: CommitView) -> SessionRow | str:
         return f"view {command.view} needs seats of different nodes"
     if min(seat.share for seat in command.seats) < 0 or command.first_step < 0:
         return f"view {command.view} has a negative share or step"
-    views = (*row.views, command)[-VIEWS_MAX:]
-    return replace(row, status=SessionStatus.RUNNING, reason="", views=views)
+    begin = command.first_step
+    # What lies beyond the step where training goes on is of a life that nobody leads
+    # any more: it will be reached again, perhaps with other bits.
+    return replace(
+        row,
+        status=SessionStatus.RUNNING,
+        reason="",
+        views=(*row.views, command)[-VIEWS_MAX:],
+        epochs=tuple(kept for kept in row.epochs if kept.step <= begin),
+        checkpoints=tuple(kept for kept in row.checkpoints if kept.step <= begin),
+    )

@@ -192,6 +192,7 @@ class Builder:
             floats=tuple(held[ref.name] for ref in floats),
             ints=tuple(held[ref.name] for ref in ints),
             clip_norm=spec.clip_norm,
+            skip_max=spec.skip_max,
             rate=lambda step: spec.lr_per_epoch[self.schedule.epoch_of(step)],
             spread=spread,
         )

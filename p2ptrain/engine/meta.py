@@ -143,24 +143,30 @@ def _nodes(names: Sequence[str]) -> str:
     return f"{word} {', '.join(repr(name) for name in names)}"
 
 
-def check_steps(metas: Sequence[StepMeta], names: Sequence[str]) -> None:
-    """Check that a step may be applied.
+def check_steps(
+    metas: Sequence[StepMeta], names: Sequence[str], shares: Sequence[int]
+) -> str:
+    """Check that a step is whole: each part was counted once, by the rank whose it is.
+
+    Returns:
+        Why the step must be skipped by all ranks (a loss, gradient or buffer is not
+        finite), or nothing.
 
     Raises:
-        LinkLostError: a rank reduced another step.
-        TrainingFaultError: a loss, gradient or buffer is not finite, or the integer
-            buffers of two ranks differ.
+        LinkLostError: a rank reduced another step, or other parts than its share.
+        TrainingFaultError: the integer buffers of two ranks differ.
     """
     step = metas[0].step
-    for rank, (meta, name) in enumerate(zip(metas, names, strict=True)):
+    for rank, (meta, share) in enumerate(zip(metas, shares, strict=True)):
         if meta.step != step:
             raise LinkLostError(rank, f"is at step {meta.step}, not {step}")
+        if len(meta.losses) != share:
+            raise LinkLostError(rank, f"counts {len(meta.losses)} parts, not {share}")
+    for meta, name in zip(metas, names, strict=True):
         if meta.bad:
-            raise TrainingFaultError(
-                f"node {name!r}: {meta.bad} is not finite at step {step}: "
-                "lower the learning rate, clip gradients or check the data"
-            )
+            return f"node {name!r}: {meta.bad} is not finite at step {step}"
     _check_ints(metas, names)
+    return ""
 
 
 def _check_ints(metas: Sequence[StepMeta], names: Sequence[str]) -> None:

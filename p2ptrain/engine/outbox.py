@@ -26,6 +26,7 @@ def merged(old: Steps, new: Steps) -> Steps:
         wall_s=old.wall_s + new.wall_s,
         compute_s=old.compute_s + new.compute_s,
         comm_s=old.comm_s + new.comm_s,
+        note=new.note or old.note,
     )
 
 

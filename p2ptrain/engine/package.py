@@ -152,6 +152,7 @@ def _spec(capture: Capture, settings: Settings) -> TrainSpec:
         global_batch=settings.global_batch,
         checkpoint_every=settings.checkpoint_every,
         digest_every=settings.digest_every,
+        skip_max=settings.skip_max,
     )
 
 

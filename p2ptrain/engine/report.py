@@ -25,6 +25,7 @@ class StepFigures:
     wall_s: float
     compute_s: float
     comm_s: float
+    note: str = ""  # what people should know of it
 
 
 @dataclass(slots=True)
@@ -60,6 +61,7 @@ class Meter:
     _sent_s: float = float("-inf")
     _step: int = 0
     _losses: list[float] = field(default_factory=list)
+    _note: str = ""
     _held: Totals = field(default_factory=Totals)
 
     def applied(self, step: int, figures: StepFigures) -> None:
@@ -67,6 +69,7 @@ class Meter:
         self._step = step
         self._losses.append(figures.loss)
         self._held.add(figures)
+        self._note = figures.note or self._note
         if self.now() - self._sent_s >= PERIOD_S:
             self.flush()
 
@@ -85,10 +88,11 @@ class Meter:
                 wall_s=held.wall_s,
                 compute_s=held.compute_s,
                 comm_s=held.comm_s,
+                note=self._note,
             )
         )
         self._sent_s = self.now()
-        self._losses = []
+        self._losses, self._note = [], ""
         self._held = Totals()
 
 

@@ -25,6 +25,7 @@ class Settings:
     reduce: Reduce = Reduce.FAST
     checkpoint_every: int = 0
     digest_every: int = 50
+    skip_max: int = 5
     device: str = "auto"
     grad_group: str = "default"
     push_data: bool = True

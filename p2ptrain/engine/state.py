@@ -8,9 +8,11 @@ and so on; their order in a digest is that of their names.
 """
 
 import json
+import math
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -102,7 +104,7 @@ class TrainState:
         """Count a step whose new tensors are in place.
 
         Args:
-            loss: of the step.
+            loss: of the step; not a number when it was skipped.
             exponents: what the reducer needs to know in the next one.
         """
         if exponents:
@@ -111,10 +113,17 @@ class TrainState:
         self.step += 1
 
     @property
+    def skipped(self) -> int:
+        """How many of the last steps in a row were skipped; their loss is no number."""
+        newest = reversed(self.losses)
+        return sum(1 for _ in takewhile(math.isnan, newest))
+
+    @property
     def exponents(self) -> list[int]:
         """What the reducer needs to know in the next step."""
         held = self.tensors.get(EXPONENTS)
-        return [] if held is None or not self.step else held.tolist()
+        reduced = self.step > self.skipped
+        return held.tolist() if held is not None and reduced else []
 
     def copy(self) -> Copy:
         """Return a copy that later steps do not change."""

@@ -15,11 +15,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from p2ptrain.core.stream import parts_of
 from p2ptrain.engine import meta, safefile
 from p2ptrain.engine.collective import Group
 from p2ptrain.engine.exact import Reducer
 from p2ptrain.engine.lanes import Lanes
-from p2ptrain.engine.meta import StepMeta
+from p2ptrain.engine.meta import StepMeta, TrainingFaultError
 from p2ptrain.engine.optim import Optimizer, clip_by_norm
 from p2ptrain.engine.parts import PartResult
 from p2ptrain.engine.report import StepFigures
@@ -63,7 +64,8 @@ class Turn:
 
     Args:
         group: the ring.
-        parts: the parts that this rank computes.
+        rank: of this node.
+        shares: parts that each rank computes.
         names: all ranks' nodes, for people.
         check: raises LinkLostError when the view must end at once.
         drain: this rank was told to end the view after the step.
@@ -71,11 +73,17 @@ class Turn:
     """
 
     group: Group
-    parts: range
+    rank: int
+    shares: tuple[int, ...]
     names: tuple[str, ...]
     check: Callable[[], None]
     drain: bool
     trace: Trace
+
+    @property
+    def parts(self) -> range:
+        """The parts that this rank computes."""
+        return parts_of(self.shares, self.rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,7 @@ class Update:
         floats: the live floating-point buffers, in the order of the others.
         ints: the live other buffers.
         clip_norm: the largest global norm of the gradient, or None.
+        skip_max: steps in a row that are skipped before the session fails.
         rate: the learning rate of a step.
         spread: brings the other lanes' copies up to date.
     """
@@ -101,6 +110,7 @@ class Update:
     floats: tuple[Tensor, ...]
     ints: tuple[Tensor, ...]
     clip_norm: float | None
+    skip_max: int
     rate: Callable[[int], float]
     spread: Callable[[], None]
 
@@ -141,13 +151,16 @@ class Stepper:
         clock = Clock(turn.trace, self._state.step)
         kept = self._reducer.state()
         try:
-            sums, metas = self._reduced(turn, clock)
+            sums, metas, why = self._reduced(turn, clock)
         except LinkLostError:
             # The next view's ranks must all begin with the reducer of the boundary.
             self._reducer.load(kept)
             raise
-        loss = meta.step_loss(metas)
-        self._apply(sums, meta.int_bytes(metas), loss)
+        loss = math.nan if why else meta.step_loss(metas)
+        if why:
+            self._skip(why, kept)
+        else:
+            self._apply(sums, meta.int_bytes(metas), loss)
         clock.lap("apply")
         figures = StepFigures(
             loss=loss,
@@ -155,6 +168,7 @@ class Stepper:
             wall_s=clock.wall_s,
             compute_s=clock.laps["compute"] + clock.laps["apply"],
             comm_s=clock.laps["reduce"],
+            note=f"{why}: the step was skipped" if why else "",
         )
         return figures, any(m.drain for m in metas)
 
@@ -163,7 +177,9 @@ class Stepper:
         self._reducer.load(self._state.exponents)
         self._update.spread()
 
-    def _reduced(self, turn: Turn, clock: Clock) -> tuple[list[Tensor], list[StepMeta]]:
+    def _reduced(
+        self, turn: Turn, clock: Clock
+    ) -> tuple[list[Tensor], list[StepMeta], str]:
         """Compute and reduce, twice where the reducer asks for it; check the metas."""
         for _ in range(TRIES):
             mine = self._compute(turn)
@@ -172,8 +188,8 @@ class Stepper:
             clock.lap("reduce")
             if reduced is not None:
                 metas = meta.unpack(StepMeta, reduced.metas)
-                meta.check_steps(metas, turn.names)
-                return reduced.sums, metas
+                why = meta.check_steps(metas, turn.names, turn.shares)
+                return reduced.sums, metas, why
         raise LocalError(f"step {self._state.step} was reduced {TRIES} times in vain")
 
     def _compute(self, turn: Turn) -> StepMeta:
@@ -197,6 +213,22 @@ class Stepper:
             uneven=len(ints) > 1,
             drain=turn.drain,
         )
+
+    def _skip(self, why: str, kept: Sequence[int]) -> None:
+        """Count a step that changes nothing else, on all ranks alike.
+
+        Raises:
+            TrainingFaultError: it is one too many in a row.
+        """
+        skipped = self._state.skipped
+        if skipped >= self._update.skip_max:
+            before = f", after {skipped} skipped steps" if skipped else ""
+            raise TrainingFaultError(
+                f"{why}{before}: lower the learning rate, clip gradients or check "
+                "the data"
+            )
+        self._reducer.load(kept)
+        self._state.applied(math.nan, kept)
 
     def _apply(self, sums: list[Tensor], ints: bytes, loss: float) -> None:
         update = self._update

@@ -2,8 +2,8 @@
 
 At a step boundary the work is always done in this order, and by all ranks alike,
 because it follows from the step and from what the ranks said when the view began:
-figures of the epochs that are complete but have none (evaluation included), comparison
-of digests, checkpoint; then the end of the session, or the next step. So a view that
+comparison of digests, figures of the epochs that are complete but have none (evaluation
+included), checkpoint; then the end of the session, or the next step. So a view that
 ends anywhere is taken up by the next one at the same boundary, and what was pending
 there is done then, once.
 """
@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from p2ptrain.core import stream
 from p2ptrain.engine import evaluate, meta, result
 from p2ptrain.engine.collective import Group
 from p2ptrain.engine.commands import Commands
@@ -121,16 +120,16 @@ class ViewRun:
     def _settle(self, group: Group) -> Digest:
         """Do what is due at this boundary; return the digest if it was compared."""
         job, step = self._job, self._job.state.step
-        self._close_epochs(group)
         due = job.checkpoint_due(step)
-        if not due and not job.digest_due(step):
-            return Digest("")
-        digest = self._compare(group)
+        digest = Digest("")
+        if due or job.digest_due(step):
+            digest = self._compare(group)
+        self._close_epochs(group, digest)
         if due and self._frame.rank == 0:
             self._write("checkpoint")
         return digest
 
-    def _close_epochs(self, group: Group) -> None:
+    def _close_epochs(self, group: Group, digest: Digest) -> None:
         job, state = self._job, self._job.state
         open_epochs = range(len(state.figures), job.schedule.complete(state.step))
         if not open_epochs:
@@ -139,12 +138,13 @@ class ViewRun:
         metrics = self._evaluate(group, open_epochs[-1])
         for epoch in open_epochs:
             steps = job.schedule.steps_of(epoch)
-            losses = [state.losses[step] for step in steps]
+            losses = [x for x in (state.losses[s] for s in steps) if not math.isnan(x)]
             figures = EpochFigures(
                 epoch=epoch,
                 step=job.schedule.epoch_end(epoch),
-                loss=math.fsum(losses) / len(losses),
+                loss=math.fsum(losses) / len(losses) if losses else math.nan,
                 metrics=metrics,
+                digest=digest if state.step == job.schedule.epoch_end(epoch) else "",
             )
             state.figures.append(figures)
             self._outbox.send(EpochEnded(self._frame.view, figures))
@@ -193,7 +193,8 @@ class ViewRun:
         reason = self._commands.drain(view)
         turn = Turn(
             group=group,
-            parts=stream.parts_of([seat.share for seat in frame.seats], frame.rank),
+            rank=frame.rank,
+            shares=tuple(seat.share for seat in frame.seats),
             names=self._names,
             check=self.check,
             drain=reason is not None,

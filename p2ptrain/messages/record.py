@@ -66,7 +66,9 @@ class AddSession:
 class CommitView:
     """Begin a view: the only thing that says who averages with whom.
 
-    ``view`` numbers rise by one per session.
+    ``view`` numbers rise by one per session. Training goes on after ``first_step``
+    applied steps, from the state of that ``digest``, which the nodes ``agreed`` said
+    to hold; both are empty where nobody held a state yet.
     """
 
     session: SessionId
@@ -74,6 +76,8 @@ class CommitView:
     view: int
     seats: tuple[Seat, ...]
     first_step: int
+    digest: str = ""
+    agreed: tuple[NodeId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,10 @@ class AddCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class AddEpoch:
-    """Figures at an epoch's end; ``metrics`` is empty without an eval graph."""
+    """Figures at an epoch's end; ``metrics`` is empty without an eval graph.
+
+    ``digest`` is the state's after ``step`` steps, as all ranks compared it.
+    """
 
     session: SessionId
     term: int
@@ -111,6 +118,7 @@ class AddEpoch:
     step: int
     loss: float
     metrics: dict[str, float]
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

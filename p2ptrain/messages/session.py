@@ -124,14 +124,18 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class EpochFigures:
-    """Loss and metrics at an epoch's end, the same on all ranks; rank 0 reports
-    them.
+    """Loss and metrics at an epoch's end, the same on all ranks.
+
+    ``loss`` is the mean over the epoch's steps that were not skipped. ``digest`` is
+    the state's after ``step`` applied steps, which all ranks were found to share; empty
+    where the figures were made late, at another step.
     """
 
     epoch: int
     step: int
     loss: float
     metrics: dict[str, float]
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

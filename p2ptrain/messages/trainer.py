@@ -115,6 +115,7 @@ class Steps:
     wall_s: float
     compute_s: float
     comm_s: float
+    note: str = ""  # the newest that people should know, such as a skipped step
 
 
 @dataclass(frozen=True, slots=True)

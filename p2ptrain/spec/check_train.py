@@ -33,7 +33,7 @@ def check_settings(spec: TrainSpec, limits: Limits) -> None:
     _check_optimizer(spec.optimizer, spec.momentum)
     if spec.clip_norm is not None:
         check_number("clip_norm", spec.clip_norm, Range(0, above=True))
-    for name in ("seed", "checkpoint_every", "digest_every"):
+    for name in ("seed", "checkpoint_every", "digest_every", "skip_max"):
         check_number(name, getattr(spec, name), WHOLE)
 
 

@@ -127,7 +127,8 @@ class TrainSpec:
     ``global_batch`` the samples in a step, a multiple of it. ``lr_per_epoch`` has one
     rate per epoch; its length is the number of epochs. ``exports`` maps the model's
     ``state_dict`` keys to names of params, buffers or frozen weights (tied weights
-    share one).
+    share one). A step with a loss, gradient or buffer that is not finite is skipped on
+    all ranks; more than ``skip_max`` of them in a row end the session.
     """
 
     graph: Graph
@@ -155,6 +156,7 @@ class TrainSpec:
     global_batch: int = 0  # 0: equal to batch
     checkpoint_every: int = 0  # steps; 0: at each epoch's end only
     digest_every: int = 50
+    skip_max: int = 5
 
     @property
     def step_samples(self) -> int:

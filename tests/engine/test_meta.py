@@ -42,35 +42,39 @@ def test_garbage_names_its_rank():
 
 def test_good_steps_pass_and_give_loss_and_ints():
     metas = [IDLE, GOOD, replace(GOOD, losses=(6.0,))]
-    meta.check_steps(metas, NAMES)
+    assert meta.check_steps(metas, NAMES, (0, 2, 1)) == ""
     assert meta.step_loss(metas) == 3.0
     assert meta.int_bytes(metas) == b"\x05"
 
 
 def test_what_is_not_finite_names_node_and_step():
     bad = replace(GOOD, bad="the gradient of 'w'")
-    with pytest.raises(
-        TrainingFaultError, match=r"node 'cow': the gradient of 'w' is not .* step 4"
-    ):
-        meta.check_steps([GOOD, IDLE, bad], NAMES)
+    why = meta.check_steps([GOOD, IDLE, bad], NAMES, (2, 0, 2))
+    assert why == "node 'cow': the gradient of 'w' is not finite at step 4"
+
+
+@pytest.mark.parametrize("shares", [(2, 1), (1, 0), (2, 2)])
+def test_a_rank_that_counts_other_parts_ends_the_view(shares):
+    with pytest.raises(LinkLostError, match=r"counts \d parts, not \d"):
+        meta.check_steps([GOOD, IDLE], NAMES[:2], shares)
 
 
 def test_a_rank_at_another_step_ends_the_view():
     with pytest.raises(LinkLostError, match="is at step 5, not 4"):
-        meta.check_steps([GOOD, replace(GOOD, step=5)], NAMES[:2])
+        meta.check_steps([GOOD, replace(GOOD, step=5)], NAMES[:2], (2, 2))
 
 
 def test_integer_buffers_must_agree():
     other = replace(GOOD, ints=b"\x06")
     with pytest.raises(TrainingFaultError, match=r"nodes 'ant', 'cow' differ .* 4"):
-        meta.check_steps([GOOD, IDLE, other], NAMES)
+        meta.check_steps([GOOD, IDLE, other], NAMES, (2, 0, 2))
     with pytest.raises(TrainingFaultError, match="buffers of node 'bee' differ"):
-        meta.check_steps([IDLE, replace(GOOD, uneven=True), GOOD], NAMES)
+        meta.check_steps([IDLE, replace(GOOD, uneven=True), GOOD], NAMES, (0, 2, 2))
 
 
 def test_a_step_that_nobody_computed_is_refused():
     with pytest.raises(LinkLostError, match="no rank has computed"):
-        meta.check_steps([IDLE, IDLE], NAMES[:2])
+        meta.check_steps([IDLE, IDLE], NAMES[:2], (0, 0))
 
 
 def test_the_odd_node_is_named_by_the_majority():

@@ -25,7 +25,7 @@ class Bench:
     its result.
     """
 
-    def __init__(self, parts=2, exact=False, clip=None, change=None):
+    def __init__(self, parts=2, exact=False, clip=None, change=None, skip_max=0):
         self.weight = torch.zeros(3)
         self.mean = torch.zeros(3)
         self.count = torch.tensor(0)
@@ -46,13 +46,14 @@ class Bench:
             floats=(self.mean,),
             ints=(self.count,),
             clip_norm=clip,
+            skip_max=skip_max,
             rate=lambda step: 1.0 if step == 0 else 0.5,
             spread=self.spread,
         )
         optimizer = make_optimizer(Optimizer(), 0.0, {"w": self.weight})
         lanes = Lanes([self.part], (1.0,))
         self.stepper = Stepper(self.state, update, lanes, self.reducer, optimizer)
-        self.parts = range(parts)
+        self.count_of_parts = parts
 
     def spread(self):
         self.spreads += 1
@@ -65,7 +66,15 @@ class Bench:
         return self.change(step, part, result) if self.change else result
 
     def run(self, group=None, check=lambda: None, drain=False):
-        turn = Turn(group or solo(), self.parts, ("ant",), check, drain, Trace(None))
+        turn = Turn(
+            group or solo(),
+            0,
+            (self.count_of_parts,),
+            ("ant",),
+            check,
+            drain,
+            Trace(None),
+        )
         return self.stepper.run(turn)
 
 
@@ -177,6 +186,52 @@ def test_what_is_not_finite_is_never_applied(exact, bad, said):
     with pytest.raises(TrainingFaultError, match=f"node 'ant': {said} is not finite"):
         bench.run()
     assert unchanged(bench)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_step_that_is_not_finite_is_skipped_and_said(exact, first):
+    """It counts as a step, changes nothing else, and the next one goes on from there,
+    also in a process that took the state over.
+    """
+    bad = (first, 1)
+    bench = Bench(exact=exact, change=at(bad), skip_max=1)
+    for _ in range(first):
+        bench.run()
+    before, exponents = bench.weight.clone(), bench.reducer.state()
+    figures, _ = bench.run()
+    assert math.isnan(figures.loss)
+    assert figures.note == (
+        f"node 'ant': the loss is not finite at step {first}: the step was skipped"
+    )
+    assert torch.equal(bench.weight, before)
+    assert int(bench.count) == first
+    assert (bench.state.step, bench.state.skipped) == (first + 1, 1)
+    assert bench.reducer.state() == bench.state.exponents == exponents
+    figures, _ = bench.run()
+    assert not figures.note
+    assert (bench.state.step, bench.state.skipped) == (first + 2, 0)
+    assert not torch.equal(bench.weight, before)
+
+
+def test_too_many_skipped_steps_in_a_row_are_a_fault():
+    bad = [(0, 0), (1, 1), (3, 0), (4, 0), (5, 0)]
+    bench = Bench(change=at(*bad), skip_max=2)
+    for _ in range(5):
+        bench.run()
+    with pytest.raises(TrainingFaultError, match="at step 5, after 2 skipped steps: l"):
+        bench.run()
+    assert bench.state.step == 5
+
+
+def at(*places):
+    """Return a change that makes the loss of some (step, part) not a number."""
+
+    def change(step, part, result):
+        bad = (step, part) in places
+        return PartResult(math.nan, result.sums, result.ints) if bad else result
+
+    return change
 
 
 def test_uneven_integers_are_never_applied():

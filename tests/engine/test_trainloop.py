@@ -185,7 +185,7 @@ def test_figures_that_one_rank_lacks_are_made_again_by_all(tmp_path, monkeypatch
 def test_what_is_not_finite_is_a_fault_that_names_node_and_step(tmp_path):
     task = jobs.cnn_task(samples=16)
     task.data["x"][5] = math.inf
-    spec = jobs.spec_of(task, tmp_path, global_batch=8)
+    spec = jobs.spec_of(task, tmp_path, global_batch=8, skip_max=0)
     cluster = kit.start(tmp_path, spec, 2)
     cluster.run([2, 2])
     faults = [t.until(RunFinished, ViewEnded).last for t in cluster.trainers]
@@ -237,7 +237,7 @@ class Counting(nn.Module):
 
 def test_integers_that_depend_on_the_samples_are_a_fault(tmp_path):
     task = jobs.Task(Counting(), jobs.classify, jobs.images(16, 1))
-    spec = jobs.spec_of(task, tmp_path, global_batch=8)
+    spec = jobs.spec_of(task, tmp_path, global_batch=8, skip_max=0)
     cluster = kit.start(tmp_path, spec, 2)
     cluster.run([2, 2])
     faults = {t.until(RunFinished, ViewEnded).last for t in cluster.trainers}

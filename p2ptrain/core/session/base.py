@@ -36,6 +36,8 @@ class Start:
     step: int
     state: StateRef | None
     sources: tuple[NodeId, ...]
+    digest: str = ""
+    agreed: tuple[NodeId, ...] = ()
 
 
 class Base:

@@ -180,7 +180,7 @@ class Forming(Base):
             return None
         digest = next(iter(digests.values()))
         if all((s.step, s.digest) == (step, digest) for s in loaded.values()):
-            return Start(step, None, ())
+            return Start(step, None, (), digest, tuple(sorted(ahead)))
         return self._snapshot_of(ahead, step)
 
     def _snapshot_of(self, ahead: Loaded, step: int) -> Start | None:
@@ -189,7 +189,7 @@ class Forming(Base):
             written = state.snapshot
             fits = written is not None and written.step == step
             if fits and written is not None and written.state_digest == state.digest:
-                return Start(step, written, (node,))
+                return Start(step, written, (node,), state.digest, tuple(sorted(ahead)))
         donor = min(ahead)
         if self._since > self.config.snapshot_s:
             reason = f"node {self.workers.name(donor)!r} did not write its state"
@@ -205,7 +205,7 @@ class Forming(Base):
             holders = tuple(n for n in kept.holders if self.workers.is_alive(n))
             if holders:
                 state = StateRef(kept.step, kept.blob, kept.state_digest)
-                return Start(kept.step, state, holders)
+                return Start(kept.step, state, holders, kept.state_digest)
         newest = self.row.checkpoints[-1]
         names = self.workers.names(newest.holders)
         why = f"checkpoint {newest.step} is on {names} only: bring one of them back"
@@ -225,7 +225,9 @@ class Forming(Base):
             why = f"nodes {names} begin with other weights"
             self._over(SessionStatus.FAILED, why)
             return None
-        return Start(0, None, ()) if loaded else None
+        if not loaded:
+            return None
+        return Start(0, None, (), next(iter(digests.values())), tuple(sorted(loaded)))
 
     def _take_seats(self, loaded: Loaded, start: Start) -> None:
         before = self.view.seats if self.view else ()
@@ -233,7 +235,11 @@ class Forming(Base):
         seats = place(self.facts.parts, sorted(loaded), before, speeds)
         view = self.number + 1
         session = self.row.submission.session
-        command = CommitView(session, self.term, view, seats, start.step)
+        command = CommitView(
+            *(session, self.term, view, seats, start.step),
+            digest=start.digest,
+            agreed=start.agreed,
+        )
         if self._propose(f"view {view}", command):
             self._start = start
 

@@ -50,6 +50,7 @@ class Recording(Base):
             figures.step,
             figures.loss,
             figures.metrics,
+            figures.digest,
         )
         self._propose(f"epoch {figures.epoch}", command)
 

@@ -121,6 +121,7 @@ class Hearing:
             step_s=frame.wall_s / count if count else self.state.step_s,
             compute_s=self.state.compute_s + frame.compute_s,
             comm_s=self.state.comm_s + frame.comm_s,
+            reason=frame.note or self.state.reason,
         )
 
     def _keep(self, frame: StateWritten) -> None:
