@@ -125,6 +125,12 @@ def _add_results(commands: Commands) -> None:
     fetch.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
     fetch.add_argument("--force", action="store_true", help="replace other files")
     _json(fetch)
+    audit = _command(
+        commands, "audit", "audit:audit", "prove that each sample counted once"
+    )
+    audit.add_argument("session")
+    audit.add_argument("--step", type=int, help="who counted which samples in a step")
+    _json(audit)
     parity = _command(
         commands,
         "parity",

@@ -137,6 +137,8 @@ def _extend(
     match command:
         case CommitView():
             return _commit_view(row, command)
+        case AddCheckpoint() | AddEpoch() if _is_taken_back(row, command):
+            return f"view {command.view} is over: training went on before that step"
         case AddCheckpoint():
             newest = sorted((*row.checkpoints, command), key=lambda kept: kept.step)
             kept = tuple(newest[-CHECKPOINTS_KEPT:])
@@ -152,6 +154,14 @@ def _extend(
             return replace(row, result=command, step=max(row.step, command.step))
         case _:
             assert_never(command)
+
+
+def _is_taken_back(row: SessionRow, command: AddCheckpoint | AddEpoch) -> bool:
+    """Tell whether a later view than the command's began before the command's step."""
+    last = row.views[-1] if row.views else None
+    return (
+        last is not None and command.view < last.view and command.step > last.first_step
+    )
 
 
 def _commit_view(row: SessionRow, command: CommitView) -> SessionRow | str:
@@ -170,6 +180,7 @@ def _commit_view(row: SessionRow, command: CommitView) -> SessionRow | str:
         row,
         status=SessionStatus.RUNNING,
         reason="",
+        step=begin,
         views=(*row.views, command)[-VIEWS_MAX:],
         epochs=tuple(kept for kept in row.epochs if kept.step <= begin),
         checkpoints=tuple(kept for kept in row.checkpoints if kept.step <= begin),

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from p2ptrain.ids import NodeId, SessionId
 from p2ptrain.members import Member
 from p2ptrain.messages.asks import LiveAnswer, ParityLine
-from p2ptrain.messages.record import BlobRef, SessionStatus, WorkerReport
+from p2ptrain.messages.record import (
+    AddCheckpoint,
+    AddEpoch,
+    BlobRef,
+    CommitView,
+    SessionStatus,
+    WorkerReport,
+)
 
 FRAME_BYTES_MAX = 2 * 1024 * 1024
 PIECE_BYTES = 1024 * 1024
@@ -34,6 +41,17 @@ class SessionsRequest:
     """What is recorded of one session, or of all if empty? Answered by Sessions."""
 
     session: str
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRequest:
+    """Who counted what in a session? Answered by Ledger, from a view number and an
+    epoch on.
+    """
+
+    session: SessionId
+    view: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +199,20 @@ class Sessions:
 
 
 @dataclass(frozen=True, slots=True)
+class Ledger:
+    """A page of what is on record; ask again from behind its last view and epoch, until
+    both are empty.
+    """
+
+    spec: BlobRef
+    holders: tuple[NodeId, ...]
+    step: int
+    views: tuple[CommitView, ...]
+    epochs: tuple[AddEpoch, ...]
+    checkpoints: tuple[AddCheckpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Held:
     """How many bytes of a blob this node holds; all of them: it is stored."""
 
@@ -214,6 +246,7 @@ GateRequest = (
     InfoRequest
     | NodesRequest
     | SessionsRequest
+    | LedgerRequest
     | LiveRequest
     | PutRequest
     | Piece
@@ -229,6 +262,7 @@ GateAnswer = (
     | Info
     | Nodes
     | Sessions
+    | Ledger
     | LiveAnswer
     | Held
     | Piece

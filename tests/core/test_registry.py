@@ -147,7 +147,7 @@ def test_every_collection_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [v.view for v in registry.sessions[SESSION].views] == [6, 7, 8, 9]
     assert registry.apply(view(10)) == ""
     for epoch in range(5):
-        registry.apply(AddEpoch(SESSION, 1, 1, epoch, 3, 0.1, {}))
+        registry.apply(AddEpoch(SESSION, 1, 10, epoch, 3, 0.1, {}))
     assert [e.epoch for e in registry.sessions[SESSION].epochs] == [3, 4]
 
 
@@ -191,3 +191,28 @@ def test_every_history_is_total_and_can_be_dumped_anywhere(
             assert straight.dump() == before
     assert straight.dump() == cut.dump()
     assert Registry.restore(straight.dump()).sessions == straight.sessions
+
+
+def test_a_view_that_goes_back_takes_what_lies_beyond_off_the_record() -> None:
+    """Nobody leads that life any more; it will be reached again."""
+
+    def epoch(number: int, view: int = 1) -> AddEpoch:
+        return AddEpoch(SESSION, 1, view, number, 10 * number, 0.1, {})
+
+    def checkpoint(step: int, view: int = 1) -> AddCheckpoint:
+        return AddCheckpoint(SESSION, 1, view, step, BLOB, Digest("e" * 64), (A,))
+
+    registry = having(
+        *(add(), view(1), epoch(1), epoch(2)),
+        *(checkpoint(15), checkpoint(20), view(2, first=15)),
+    )
+    row = registry.sessions[SESSION]
+    assert row.step == 15
+    assert [e.step for e in row.epochs] == [10]
+    assert [c.step for c in row.checkpoints] == [15]
+    for late in (epoch(2), checkpoint(20)):
+        assert "went on before that step" in registry.apply(late)
+    assert registry.apply(epoch(1)) == ""  # it came late, but it counts
+    assert registry.apply(epoch(2, view=2)) == ""
+    assert registry.apply(checkpoint(20, view=2)) == ""
+    assert registry.sessions[SESSION].step == 20

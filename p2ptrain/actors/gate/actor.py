@@ -13,8 +13,9 @@ import structlog
 import trio
 
 from p2ptrain import codec
-from p2ptrain.actors.gate.lines import line_of
+from p2ptrain.actors.gate.lines import ledger_of, line_of
 from p2ptrain.actors.gate.masters import ask_master
+from p2ptrain.core.registry import SessionRow
 from p2ptrain.errors import (
     NotFoundError,
     P2PTrainError,
@@ -45,6 +46,7 @@ from p2ptrain.messages.gate import (
     Info,
     InfoRequest,
     LeaveRequest,
+    LedgerRequest,
     LiveRequest,
     NodeParity,
     Nodes,
@@ -146,7 +148,9 @@ class GateActor:
             case NodesRequest():
                 return self._nodes()
             case SessionsRequest(session):
-                return self._sessions(session)
+                return Sessions(tuple(map(line_of, self._rows(session))))
+            case LedgerRequest(session):
+                return ledger_of(self._rows(session)[0], request)
             case Piece() | PutRequest() | GetRequest() | LeaveRequest():
                 raise PeerError(f"{type(request).__name__} is not expected here")
             case _:
@@ -190,14 +194,15 @@ class GateActor:
             members=ports.roster.members(),
         )
 
-    def _sessions(self, session: str) -> Sessions:
+    def _rows(self, session: str) -> list[SessionRow]:
+        """Return the row of one session, or those of all if empty, newest first."""
         rows = list(self._ports.log.registry.sessions.values())
         if session:
             rows = [row for row in rows if row.submission.session == session]
             if not rows:
                 raise NotFoundError(f"no session {session!r:.40} is on record here")
         rows.sort(key=lambda row: row.submission.submitted_s, reverse=True)
-        return Sessions(tuple(line_of(row) for row in rows[:SESSIONS_SHOWN]))
+        return rows[:SESSIONS_SHOWN]
 
     async def _submit(self, request: SubmitRequest) -> Submitted:
         me = self._ports.post.me

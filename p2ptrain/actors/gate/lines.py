@@ -1,9 +1,18 @@
 """Sessions as clients see them."""
 
 from p2ptrain.core.registry import SessionRow
-from p2ptrain.messages.gate import EpochLine, ResultLine, SessionLine
+from p2ptrain.messages.gate import (
+    EpochLine,
+    Ledger,
+    LedgerRequest,
+    ResultLine,
+    SessionLine,
+)
+from p2ptrain.messages.record import CommitView
 
 EPOCHS_SHOWN = 200
+PAGE_SEATS = 5000
+PAGE_EPOCHS = 500
 
 
 def line_of(row: SessionRow) -> SessionLine:
@@ -32,4 +41,25 @@ def line_of(row: SessionRow) -> SessionLine:
         )
         if result
         else None,
+    )
+
+
+def ledger_of(row: SessionRow, request: LedgerRequest) -> Ledger:
+    """Return a page of what a session's row says of its steps."""
+    views: list[CommitView] = []
+    seats = 0
+    for view in row.views:
+        if view.view >= request.view:
+            seats += len(view.seats) + len(view.agreed)
+            if views and seats > PAGE_SEATS:
+                break
+            views.append(view)
+    epochs = [e for e in row.epochs if e.epoch >= request.epoch]
+    return Ledger(
+        spec=row.submission.spec,
+        holders=(row.submission.submitter,),
+        step=row.step,
+        views=tuple(views),
+        epochs=tuple(epochs[:PAGE_EPOCHS]),
+        checkpoints=row.checkpoints,
     )
