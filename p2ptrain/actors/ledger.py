@@ -19,6 +19,7 @@ from p2ptrain.core.consensus import (
     Effect,
     Event,
     Install,
+    Lost,
     Peers,
     ProposeCommand,
     Proposed,
@@ -145,6 +146,10 @@ class LedgerActor:
     def found(self, cluster: ClusterId) -> None:
         """Found a cluster, if this node has none."""
         self.inbox.ref.offer(Bootstrap(cluster))
+
+    def lost(self, node: NodeId) -> None:
+        """A node closed its connection to this one."""
+        self.inbox.ref.offer(Lost(node))
 
     async def hand_over(self) -> None:
         """Before leaving: let another node take the mastership, if one can."""

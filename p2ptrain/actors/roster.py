@@ -104,6 +104,10 @@ class RosterActor:
         """A message to ``address`` did not arrive."""
         self.inbox.ref.offer(Failed(address))
 
+    def lost(self, address: str) -> None:
+        """The node at ``address`` closed its connection to this one."""
+        self.inbox.ref.offer(Failed(address, closed=True))
+
     def refused(self, address: str, sentence: str) -> None:
         """The node at ``address`` will not talk with us; logged once per sentence."""
         if sentence not in self._refused and len(self._refused) < 64:

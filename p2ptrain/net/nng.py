@@ -19,6 +19,7 @@ What NNG and pynng 0.9 do by themselves, and what is done about it here:
 """
 
 import socket as sockets
+from collections.abc import Callable
 from typing import Any, Self
 
 import pynng
@@ -142,6 +143,13 @@ class NngTransport:
                     if isinstance(error, pynng.Timeout)
                     else f"connection to {address} lost: {error}"
                 ) from error
+
+    def on_lost(self, tell: Callable[[str], None]) -> None:
+        """Have ``tell`` called with an address that closed its connection to us.
+
+        So does a process that ended, at once. It is a hint, never a proof.
+        """
+        self._peers.on_lost = tell
 
     async def serve(
         self,

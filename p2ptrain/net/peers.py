@@ -5,8 +5,9 @@ socket is closed when its last request is over. At most ``PEERS_MAX`` stay open.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pynng
@@ -69,6 +70,32 @@ class Peer:
         self.heard_at = trio.current_time()
         return bytes(message.bytes)
 
+    def dial(self, url: str) -> None:
+        """Connect in the background, again and again.
+
+        Raises:
+            UnreachableError: this is no URL.
+        """
+        try:
+            # Without block=False the dial would stall the whole loop.
+            self._socket.dial(url, block=False)
+        except pynng.NNGException as error:
+            self._socket.close()
+            raise UnreachableError(f"{url!r:.80} is no address: {error}") from error
+
+    def watch(self, lost: Callable[[], None]) -> None:
+        """Have ``lost`` called in this loop when the other end closes a connection.
+
+        A killed process's connections are closed at once; a cut network's are not.
+        """
+        token = trio.lowlevel.current_trio_token()
+
+        def removed(_: object) -> None:  # on a thread of NNG's
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(lost)
+
+        self._socket.add_post_pipe_remove_cb(removed)
+
     def close(self) -> None:
         """Close the socket; what is under way ends with ``pynng.Closed``."""
         self.retired = True
@@ -77,6 +104,9 @@ class Peer:
 
 class Peers:
     """The sockets by address.
+
+    Attributes:
+        on_lost: told of each address that closed its connection.
 
     Args:
         scheme: of NNG's URLs: ``tcp`` or ``tls+tcp``.
@@ -88,6 +118,7 @@ class Peers:
         self._scheme = scheme
         self._bytes_max = bytes_max
         self._tls = tls_config(tls, pynng.TLSConfig.MODE_CLIENT)
+        self.on_lost: Callable[[str], None] = lambda _: None
         self._current: OrderedDict[str, Peer] = OrderedDict()
         self._old: set[Peer] = set()
         self._closed = False
@@ -135,24 +166,34 @@ class Peers:
             raise UnreachableError(f"cannot reach {address}: this node is closing")
         peer = self._current.get(address)
         if peer is None:
-            peer = self._current[address] = Peer(self._dial(address))
+            peer = self._open(address)
             if len(self._current) > PEERS_MAX:
                 self.retire(*next(iter(self._current.items())))
         self._current.move_to_end(address)
         return peer
 
-    def _dial(self, address: str) -> Any:
+    def _open(self, address: str) -> Peer:
+        peer = Peer(self._socket())
+        peer.watch(partial(self._lost, address, peer))
+        peer.dial(f"{self._scheme}://{address}")
+        self._current[address] = peer
+        return peer
+
+    def _lost(self, address: str, peer: Peer) -> None:
+        """End what waits for an answer that will not come, and tell."""
+        if peer.retired or self._closed:
+            return
+        if self._current.get(address) is peer:
+            del self._current[address]
+        peer.close()
+        self.on_lost(address)
+
+    def _socket(self) -> Any:
         socket = pynng.Req0(async_backend=BACKEND)
         socket.reconnect_time_min = REDIAL_MS_MIN
         socket.reconnect_time_max = REDIAL_MS_MAX
         socket.resend_time = -1
         bound(socket, self._bytes_max, self._tls)
-        try:
-            # Without block=False the dial would stall the whole loop.
-            socket.dial(f"{self._scheme}://{address}", block=False)
-        except pynng.NNGException as error:
-            socket.close()
-            raise UnreachableError(f"{address!r:.80} is no address: {error}") from error
         return socket
 
     def _close_if_unused(self, peer: Peer) -> None:

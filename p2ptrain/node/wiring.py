@@ -39,7 +39,7 @@ from p2ptrain.messages.trainer import TlsFiles
 from p2ptrain.net.nng import NngTransport
 from p2ptrain.notify import Notifier
 from p2ptrain.runtime.inbox import Inbox, Mail, Ref
-from p2ptrain.runtime.supervise import EDGE, ONCE, Policy, supervise
+from p2ptrain.runtime.supervise import EDGE, ONCE, supervise
 from p2ptrain.security.identity import Identity
 from p2ptrain.store.blobs import BlobStore
 from p2ptrain.store.record import SqliteRecord
@@ -115,6 +115,7 @@ class Node:
         )
         self.gate = GateActor(self._gate_ports(), __version__)
         self.post.route(self._routes())
+        adapters.control.on_lost(self._lost)
 
     @property
     def me(self) -> NodeId:
@@ -131,15 +132,15 @@ class Node:
         """Run every actor until cancelled."""
         adapters = self._adapters
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._guard, "roster", self.roster.run, ONCE)
-            nursery.start_soon(self._guard, "ledger", self.ledger.run, ONCE)
-            nursery.start_soon(self._guard, "courier", self.courier.run, ONCE)
-            nursery.start_soon(self._guard, "worker", self.worker.run, ONCE)
-            nursery.start_soon(self._guard, "master", self.master.run, ONCE)
+            nursery.start_soon(supervise, "roster", self.roster.run, ONCE)
+            nursery.start_soon(supervise, "ledger", self.ledger.run, ONCE)
+            nursery.start_soon(supervise, "courier", self.courier.run, ONCE)
+            nursery.start_soon(supervise, "worker", self.worker.run, ONCE)
+            nursery.start_soon(supervise, "master", self.master.run, ONCE)
             await nursery.start(self.post.run)
             await nursery.start(adapters.bulk.serve, self.courier.handle)
             gate = partial(self.gate.run, listener)
-            nursery.start_soon(self._guard, "gate", gate, EDGE)
+            nursery.start_soon(supervise, "gate", gate, EDGE)
             self._found()
             self._start_enrolment(nursery)
             self._start_beacon(nursery)
@@ -208,6 +209,12 @@ class Node:
             failed=self.roster.failed,
         )
 
+    def _lost(self, address: str) -> None:
+        self.roster.lost(address)
+        for member in self.roster.members():
+            if member.control == address:
+                self.ledger.lost(member.node)
+
     def _send_to(self, address: str, message: object) -> None:
         self.post.send_to(address, message)
 
@@ -241,9 +248,6 @@ class Node:
 
     # --- tasks beside the actors
 
-    async def _guard(self, name: str, run: Callable[[], Any], policy: Policy) -> None:
-        await supervise(name, run, policy)
-
     def _found(self) -> None:
         if self._config.bootstrap and self.ledger.cluster is None:
             self.ledger.found(ClusterId(secrets.token_hex(16)))
@@ -261,7 +265,7 @@ class Node:
         server = EnrolServer(folder, lambda: (self._address,))
         port = self._config.port + 2 if self._config.port else 0
         run = partial(server.serve, self._config.host, port)
-        nursery.start_soon(self._guard, "enrolment", run, EDGE)
+        nursery.start_soon(supervise, "enrolment", run, EDGE)
 
     def _start_beacon(self, nursery: trio.Nursery) -> None:
         """Find and be found on the local network, unless all is on this machine."""
@@ -278,7 +282,7 @@ class Node:
             _log.warning("no mDNS", reason=str(error))
             return
         run = partial(beacon.run, self.roster.found)
-        nursery.start_soon(self._guard, "mdns", run, EDGE)
+        nursery.start_soon(supervise, "mdns", run, EDGE)
 
     async def _watchdog(self, notifier: Notifier) -> None:
         """Feed systemd's watchdog as long as every actor works.

@@ -6,6 +6,7 @@ learn again from the record and from the workers, so taking over needs no hand-o
 
 from typing import assert_never
 
+import structlog
 import trio
 
 from p2ptrain.actors.master.admission import Admission, MasterPorts, at_rest
@@ -15,6 +16,7 @@ from p2ptrain.core.session import (
     AskHold,
     Effect,
     Event,
+    Note,
     Present,
     Propose,
     Recorded,
@@ -42,6 +44,7 @@ from p2ptrain.runtime.inbox import Inbox, Mail
 INBOX_BOUND = 4096
 FINAL = frozenset({SessionStatus.DONE, SessionStatus.FAILED, SessionStatus.STOPPED})
 OVER_KEPT = 16  # cores of sessions that are over, for those who watch their end
+_log = structlog.get_logger()
 
 
 class MasterActor:
@@ -146,6 +149,8 @@ class MasterActor:
                 self._ports.post.send(to, order)
             case Propose(command):
                 nursery.start_soon(self._tasks.propose, command)
+            case Note(text):
+                _log.info(text, session=session)
             case AskHold():
                 nursery.start_soon(self._tasks.ask_hold, session, effect)
             case _:

@@ -29,6 +29,7 @@ from p2ptrain.core.worker import (
     Forget,
     FromProcess,
     Launch,
+    MasterChanged,
     Ordered,
     Report,
     SessionWorker,
@@ -96,6 +97,7 @@ class WorkerActor:
         """Work until cancelled; trainers end with this task."""
         await trio.to_thread.run_sync(make_empty, self._settings.workdir)
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_master)
             while True:
                 item = await self._next()
                 match item:
@@ -178,6 +180,17 @@ class WorkerActor:
         return self._folders
 
     # --- the tasks of a session
+
+    async def _watch_master(self) -> None:
+        """Have every core report at once whenever another master leads."""
+        seen, before = -1, None
+        while True:
+            seen = await self._ports.log.changed(seen)
+            master = self._ports.log.master
+            if master is not None and master != before:
+                before = master
+                for session in list(self._slots):
+                    await self._say(session, MasterChanged())
 
     async def _say(self, session: SessionId, event: Event, launch: int = 0) -> None:
         await self.inbox.ref.tell(Internal(session, event, launch))

@@ -105,6 +105,16 @@ class Election(Leading):
         self._restart_timer()
         return True
 
+    def _lost(self, node: NodeId) -> None:
+        """Neither wait for a leader that is gone, nor refuse to vote for its sake.
+
+        If it lives after all, its next message takes this back.
+        """
+        if self.role is Role.FOLLOWER and node == self.leader:
+            self._heard_at = float("-inf")
+            soon = self._now + self._rng.uniform(0, self.settings.lost_s)
+            self._stand_at = min(self._stand_at, soon)
+
     def _bootstrap(self, cluster: ClusterId) -> None:
         if self.cluster is None:
             self.cluster = cluster

@@ -17,6 +17,7 @@ from p2ptrain.core.consensus.types import (
     ConsensusConfig,
     Effect,
     Event,
+    Lost,
     Peers,
     ProposeCommand,
     Received,
@@ -82,6 +83,8 @@ class Consensus(Election):
                 self._propose(token, data)
             case Peers():
                 self._peers_changed(event)
+            case Lost(node):
+                self._lost(node)
             case Compact(index, data):
                 self._compact(index, data)
             case Bootstrap(cluster):

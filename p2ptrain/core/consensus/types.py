@@ -32,6 +32,7 @@ class ConsensusConfig:
     heartbeat_s: float = 0.15
     election_min_s: float = 0.6
     election_max_s: float = 1.2
+    lost_s: float = 0.15  # as these, once the leader has closed its connection
     append_bytes: int = 128 * 1024
     snapshot_bytes: int = 128 * 1024
     compact_after: int = 4096  # entries
@@ -88,11 +89,18 @@ class Compact:
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """A node closed its connection to this one: most likely its process ended."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
 class StepDown:
     """This node is about to leave: hand leadership over."""
 
 
-Event = Tick | Received | Bootstrap | ProposeCommand | Peers | Compact | StepDown
+Event = Tick | Received | Bootstrap | ProposeCommand | Peers | Lost | Compact | StepDown
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from p2ptrain.core.membership.types import (
 )
 from p2ptrain.ids import NodeId
 from p2ptrain.members import Member, MemberStatus
-from p2ptrain.messages.membership import MemberSync, Rumor
+from p2ptrain.messages.membership import Gossip, MemberSync, Rumor
 
 
 class Beliefs:
@@ -98,6 +98,12 @@ class Beliefs:
         if member is not None and member.status in PRESENT:
             self.hear(now, self.claimed(as_status(member, MemberStatus.SUSPECT)))
 
+    def suspect_at(self, now: float, address: str) -> None:
+        """Suspect whoever listens at an address."""
+        for member in self.table.present():
+            if member.control == address:
+                self.suspect(now, member.node)
+
     def age(self, now: float) -> None:
         """Bury the suspects whose time is up; drop who has long been dead."""
         for member in self.table.overdue(now):
@@ -114,10 +120,13 @@ class Beliefs:
             self._effects.append(Changed(self.me))
 
     def leave(self) -> None:
-        """This node is LEFT from now on."""
+        """This node is LEFT from now on; the others are told."""
         self.me = as_status(self.me, MemberStatus.LEFT)
         self.rumors.add(self.claimed(self.me))
         self._effects.append(Changed(self.me))
+        news = Gossip((self.claimed(self.me),))
+        for member in self.table.present():
+            self._effects.append(SendTo(member.control, news))
 
     def news_for(self, node: NodeId, said: Member | None = None) -> tuple[Rumor, ...]:
         """Return rumors to ride along in a message to ``node``.

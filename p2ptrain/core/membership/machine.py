@@ -5,13 +5,11 @@ probed; a silent one is probed through helpers; still silent, it is suspected, a
 everybody hears so. A suspect that hears of it refutes with a higher incarnation. One
 that does not is dead after a time that shrinks as independent members confirm. News
 rides on every message and is pushed to a few members at a time; once in a while two
-members compare their whole tables. Dead members' addresses are tried again for a day,
-so a cluster that was cut in two grows together by itself.
+compare their tables. Dead members' addresses are tried again for a day, so a cluster
+that was cut in two grows together by itself.
 
-A step that comes ``stall_s`` later than asked for means that this node did not run
-(a long pause of the process or of the machine): then nobody is blamed for the silence,
-all running times are extended by the pause. What others believed of this node meanwhile
-it hears in the answer to its next message, and refutes.
+A step that comes ``stall_s`` later than asked for means that this node did not run:
+then nobody is blamed for the silence, all running times are extended by the pause.
 """
 
 import random
@@ -120,14 +118,14 @@ class Membership:
                 pass
             case Found(address):
                 self._seeds.find(now, address)
-            case Failed(address):
-                self._probes.unreachable(now, address)
+            case Failed(address, closed):
+                self._failed(now, address, closed=closed)
             case Forget(address, _):
                 self._seeds.forget(now, address)
             case Load(capabilities):
                 self._load(capabilities)
             case LeaveNow():
-                self._leave()
+                self._beliefs.leave()
             case _:
                 assert_never(event)
         self._timers(now)
@@ -170,17 +168,16 @@ class Membership:
             "state folder copied? give each node its own"
         )
 
+    def _failed(self, now: float, address: str, *, closed: bool) -> None:
+        self._probes.unreachable(now, address)
+        if closed:
+            self._beliefs.suspect_at(now, address)
+
     def _load(self, capabilities: Capabilities) -> None:
         me = self.me
         if capabilities != me.capabilities:
             changed = replace(me, capabilities=capabilities)
             self._beliefs.raise_incarnation(changed, me.incarnation)
-
-    def _leave(self) -> None:
-        self._beliefs.leave()
-        news = Gossip((self._beliefs.claimed(self.me),))
-        for member in self._table.present():
-            self._send(member, news)
 
     def _synced(self, now: float, page: MemberSync) -> None:
         self._beliefs.met(now, page.me)

@@ -80,9 +80,13 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A message to ``address`` could not be delivered: a hint, never a proof."""
+    """A message to ``address`` could not be delivered: a hint, never a proof.
+
+    ``closed``: the node there closed its connection; most likely its process ended.
+    """
 
     address: str
+    closed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

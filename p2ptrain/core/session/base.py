@@ -9,6 +9,7 @@ from p2ptrain.core.session.types import (
     AskHold,
     Effect,
     Facts,
+    Note,
     Propose,
     Send,
     SessionConfig,
@@ -100,6 +101,14 @@ class Base:
         assert self._stage_at is not None
         return self._now - self._stage_at
 
+    def _note(self, text: str) -> None:
+        self._effects.append(Note(text))
+
+    def _bar(self, node: NodeId, reason: str) -> None:
+        """Do not count on a node for a while."""
+        self.workers.bar(self._now, node, reason)
+        self._note(f"node {self.workers.name(node)!r} is left out: {reason}")
+
     def _enter(self, stage: Stage) -> None:
         self.stage = stage
         self._stage_at = self._now
@@ -140,7 +149,8 @@ class Base:
         command = SetStatus(
             self.row.submission.session, self.term, status, reason, self._step()
         )
-        self._propose(f"{status} {reason}", command)
+        if self._propose(f"{status} {reason}", command):
+            self._note(f"{status}: {reason}")
 
     def _step(self) -> int:
         """Return the newest step that any worker of the last view reports."""

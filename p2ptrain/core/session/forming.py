@@ -60,7 +60,7 @@ class Forming(Base):
         orders, and obeys the one that fits.
         """
         if state is not None and self.workers.has_declined(node):
-            self.workers.bar(self._now, node, state.reason)
+            self._bar(node, state.reason)
             return False
         if state is not None and state.phase is WorkerPhase.RUNNING:
             session, why = self.row.submission.session, "the view is over"
@@ -141,7 +141,7 @@ class Forming(Base):
 
     def _bar_for_data(self, node: NodeId) -> None:
         reason = f"node {self.workers.name(node)!r} sees other data than most"
-        self.workers.bar(self._now, node, reason)
+        self._bar(node, reason)
 
     def _settle(self, loaded: Loaded) -> None:
         """Decide where the view starts; then take seats."""
@@ -193,7 +193,7 @@ class Forming(Base):
         donor = min(ahead)
         if self._since > self.config.snapshot_s:
             reason = f"node {self.workers.name(donor)!r} did not write its state"
-            self.workers.bar(self._now, donor, reason)
+            self._bar(donor, reason)
             return None
         session = self.row.submission.session
         self._order(donor, Snapshot(self.term, session, ahead[donor].view))

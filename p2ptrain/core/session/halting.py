@@ -26,6 +26,7 @@ class Halting(Forming, Recording):
         self._drain = drain
         self._halt_reason = reason
         self._first_end = None
+        self._note(f"view {self.number} ends: {reason}")
         self._enter(Stage.HALT)
         self._halting()
 
@@ -47,7 +48,7 @@ class Halting(Forming, Recording):
             self._left_out.add(node)
             if self._answers(node):
                 reason = f"node {self.workers.name(node)!r} did not end its view"
-                self.workers.bar(self._now, node, reason)
+                self._bar(node, reason)
             else:
                 self.workers.forget(node)  # if it comes back, it knows nothing
         self._record(view)
@@ -73,7 +74,9 @@ class Halting(Forming, Recording):
 
     def _is_given_up(self, node: NodeId, view: CommitView) -> bool:
         if not self._answers(node):
-            waited = self._since > self.config.settle_s
+            suspected = not self.workers.is_alive(node)
+            limit = self.config.gone_s if suspected else self.config.settle_s
+            waited = self._since > limit
             return waited and (self._first_end is not None or self._since > ANSWER_S)
         if self._first_end is None:
             return not self._drain and self._since > self._linger(view) * 2

@@ -29,7 +29,7 @@ from p2ptrain.messages.record import CommitView, SessionStatus
 from p2ptrain.messages.session import WorkerPhase, WorkerState
 
 FINAL = frozenset({SessionStatus.DONE, SessionStatus.FAILED, SessionStatus.STOPPED})
-TICK_S = 0.1
+TICK_S = 0.05
 
 
 class SessionMaster(Running):

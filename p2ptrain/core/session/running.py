@@ -47,6 +47,8 @@ class Running(Halting):
         self._best_step = view.first_step
         self._left_out.clear()
         self._drain = False
+        shares = {self.workers.name(seat.node): seat.share for seat in view.seats}
+        self._note(f"view {view.view} begins after step {view.first_step}: {shares}")
         self._enter(Stage.RUN)
 
     def _run(self) -> None:
@@ -92,7 +94,7 @@ class Running(Halting):
             return ""
         for node in idle:
             reason = f"node {self.workers.name(node)!r} does not take its seat"
-            self.workers.bar(self._now, node, reason)
+            self._bar(node, reason)
         return f"nodes {self.workers.names(idle)} do not take their seats"
 
     def _order_run(self, view: CommitView, states: States) -> None:

@@ -30,6 +30,7 @@ class SessionConfig:
         gather_s: how long a new master listens before it acts.
         silent_s: a worker not heard for so long is not counted on.
         settle_s: a seat that answers nothing at a view's end is left out after this.
+        gone_s: the same for a seat whose node is suspected to be dead.
         linger_s: a seat that answers has so long to end its view after the first one.
         drain_s: seats have so long to reach a step boundary.
         patience_s: a node that prepares without progress for so long is left behind.
@@ -45,6 +46,7 @@ class SessionConfig:
     gather_s: float = 1.5
     silent_s: float = 4.0
     settle_s: float = 0.35
+    gone_s: float = 0.05
     linger_s: float = 1.5
     drain_s: float = 20.0
     patience_s: float = 20.0
@@ -140,4 +142,11 @@ class AskHold:
     sources: tuple[NodeId, ...]
 
 
-Effect = Propose | Send | AskHold
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that the owner of this machine may want to know of later."""
+
+    text: str
+
+
+Effect = Propose | Send | AskHold | Note

@@ -18,6 +18,7 @@ from p2ptrain.core.worker.types import (
     Forget,
     FromProcess,
     Launch,
+    MasterChanged,
     Ordered,
     Report,
     Tell,
@@ -58,6 +59,8 @@ class SessionWorker(Hearing):
         match event:
             case Tick():
                 pass
+            case MasterChanged():
+                self._report_at = now
             case Ordered(order):
                 self._obey(order)
             case Fetching(done, total):

@@ -56,7 +56,12 @@ class Adopted:
     problem: str
 
 
-Event = Tick | Ordered | Fetched | Fetching | FromProcess | Adopted
+@dataclass(frozen=True, slots=True)
+class MasterChanged:
+    """Another node leads from now on, and knows nothing of this worker."""
+
+
+Event = MasterChanged | Tick | Ordered | Fetched | Fetching | FromProcess | Adopted
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from p2ptrain.core.session import (
     Event,
     Facts,
     Held,
+    Note,
     Present,
     Propose,
     Recorded,
@@ -518,6 +519,8 @@ class Lab:
                 self.world.later(
                     self.hold_s, lambda: self._hold(core, AskHold(node, blobs, sources))
                 )
+            case Note(text):
+                self.world.note(text)
             case _:
                 raise AssertionError(effect)
 
