@@ -248,6 +248,7 @@ async def run(arguments: argparse.Namespace, folder: Path) -> dict[str, object]:
     finally:
         cluster.stop()
     seen = timeline.read(homes, session.id)
+    (folder / "churn.json").write_text(json.dumps(vars(churn.log), default=vars))
     say("now the same job undisturbed on one node")
     expected = await undisturbed(folder, steps)
     return figures(churn.log, seen, verdict, equal=digests == {expected})

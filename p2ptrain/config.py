@@ -49,6 +49,8 @@ class Config:
         bootstrap: found the cluster if this node has none; on exactly one node.
         witness: vote, but never train and keep no data.
         data_roots: folders that ``file:`` references of jobs may point into.
+        warm: keep a trainer started ahead while this node is idle; a session then
+            begins seconds earlier, for the memory of an idle trainer.
         threads: of each trainer; 0 leaves it to the trainer.
         stall_s: a ring link that moves nothing for so many seconds is lost.
         log_level: debug, info, warning or error.
@@ -69,6 +71,7 @@ class Config:
     bootstrap: bool = False
     witness: bool = False
     data_roots: tuple[Path, ...] = ()
+    warm: bool = True
     threads: int = 0
     stall_s: float = 3.0
     log_level: str = "info"

@@ -172,7 +172,15 @@ class Engine(Protocol):
     """Starts trainer processes."""
 
     async def launch(self, workdir: Path) -> Trainer:
-        """Start one."""
+        """Return one that works in an empty folder."""
+        ...
+
+    async def warm(self) -> None:
+        """Start one ahead for the next ``launch``, where that is wanted."""
+        ...
+
+    async def aclose(self) -> None:
+        """End what was started ahead."""
         ...
 
 

@@ -147,10 +147,6 @@ class LedgerActor:
         """Found a cluster, if this node has none."""
         self.inbox.ref.offer(Bootstrap(cluster))
 
-    def lost(self, node: NodeId) -> None:
-        """A node closed its connection to this one."""
-        self.inbox.ref.offer(Lost(node))
-
     async def hand_over(self) -> None:
         """Before leaving: let another node take the mastership, if one can."""
         await self.inbox.ref.tell(StepDown())
@@ -224,15 +220,19 @@ class LedgerActor:
 
     async def _watch_roster(self) -> None:
         since: dict[NodeId, float] = {}
+        seen = -1
         while True:
             now = trio.current_time()
             members = self._ports.roster.members()
             alive = {m.node for m in members if m.status is MemberStatus.ALIVE}
+            for node in since.keys() - alive:
+                self.inbox.ref.offer(Lost(node))
             since = {node: since.get(node, now) for node in alive}
             gone = tuple(m.node for m in members if m.status is MemberStatus.LEFT)
             peers = Peers(tuple((n, now - at) for n, at in since.items()), gone)
             self.inbox.ref.offer(peers)
-            await trio.sleep(PEERS_EVERY_S)
+            with trio.move_on_after(PEERS_EVERY_S):
+                seen = await self._ports.roster.changed(seen)
 
     def _dropped(self, error: PeerError) -> None:
         _log.warning("consensus message dropped", reason=str(error))

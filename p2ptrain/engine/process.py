@@ -1,6 +1,6 @@
 """Trainer processes as the daemon sees them: started, spoken to, and reaped.
 
-Satisfies ``ports.Engine`` and ``ports.Trainer``; imports no torch. The child talks in
+Satisfies ``ports.Trainer``; imports no torch. The child talks in
 frames on its standard input and output; what it and its libraries print goes to
 ``trainer.log`` in its workdir. It ends when its standard input does, so no trainer
 outlives the daemon, however that died. (A parent-death signal would be wrong here: it
@@ -23,7 +23,6 @@ from p2ptrain import codec
 from p2ptrain.engine.frames import Splitter, frame_of
 from p2ptrain.errors import PeerError, StorageError
 from p2ptrain.messages.trainer import Fault, FromTrainer, Quit, ToTrainer
-from p2ptrain.ports import Trainer
 
 LOG_NAME: Final = "trainer.log"
 GRACE_S: Final = 5.0
@@ -76,7 +75,7 @@ class ProcessTrainer:
 
     def __init__(self, process: trio.Process, log: Path) -> None:
         self._process = process
-        self._log = log
+        self.log = log
         self._sending = trio.Lock()
         self._told_to_quit = False
 
@@ -84,6 +83,11 @@ class ProcessTrainer:
     def pid(self) -> int:
         """Its process id."""
         return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
 
     async def send(self, frame: ToTrainer) -> None:
         """Send a frame; a dead process makes this a no-op (``frames`` tells)."""
@@ -122,7 +126,7 @@ class ProcessTrainer:
         code = await self._process.wait()
         if self._told_to_quit:
             return None
-        said = await trio.to_thread.run_sync(last_line, self._log)
+        said = await trio.to_thread.run_sync(last_line, self.log)
         cause = f"the trainer process {self.pid} {cause_of(code)}"
         sentence = f"{cause}; it last said: {said}" if said else cause
         return Fault(sentence, of_node=True)
@@ -182,7 +186,7 @@ class _Frames:
 
 
 class ProcessEngine:
-    """Starts trainer processes; see ``ports.Engine``.
+    """Starts trainer processes; see ``ports.Engine`` and ``engine.warm``.
 
     Args:
         command: what to run; the default is this package's own trainer.
@@ -191,7 +195,7 @@ class ProcessEngine:
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
         self._command = tuple(command)
 
-    async def launch(self, workdir: Path) -> Trainer:
+    async def launch(self, workdir: Path) -> ProcessTrainer:
         """Start a trainer whose log and files are in workdir.
 
         Raises:

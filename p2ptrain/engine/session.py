@@ -5,9 +5,11 @@ wrong with the session itself ends the process with one ``Fault``; a lost link o
 ends only the view, and the state waits in memory for the next one.
 """
 
+import os
 import time
 import traceback
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, assert_never
 
@@ -41,6 +43,7 @@ from p2ptrain.messages.trainer import (
     WriteSnapshot,
 )
 
+NICE: Final = 10
 CONNECT_S: Final = 30.0  # a neighbour may still be restoring its state
 
 # torch says "out of memory", "no kernel for this device" and the like with these
@@ -107,6 +110,7 @@ class Session:
         self._name = command.name
         began = time.monotonic()
         self._job = load_job(command, self._outbox.send)
+        give_way()
         self._outbox.send(loaded(self._job, time.monotonic() - began))
 
     def _run(self, frame: RunView) -> FromTrainer:
@@ -154,6 +158,17 @@ class Session:
         if self._job is None:
             raise LocalError("a trainer must load a session first")
         return self._job
+
+
+def give_way() -> None:
+    """Run behind this node's daemon, which must answer in time, and behind trainers
+    that are still loading; an idle machine notices nothing.
+    """
+    for task in Path("/proc/self/task").glob("*"):  # Linux has it by thread
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, int(task.name), NICE)
+    with suppress(OSError):  # and, where sessions share the processors, by session
+        Path("/proc/self/autogroup").write_text(str(NICE))
 
 
 def sentence(name: str, error: BaseException) -> str:

@@ -20,7 +20,8 @@ def prepare(threads: int) -> None:
     torch.set_num_threads(threads)
     # Where a device has no deterministic kernel, a repeatable run is not worth refusing
     # to train: replicas agree all the same.
-    torch.use_deterministic_algorithms(mode=True, warn_only=True)
+    # The other way to say so imports the compiler: a second of a session's start.
+    torch.set_deterministic_debug_mode("warn")
     # It would cost a pass over all memory; no graph reads what was never written.
     deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False

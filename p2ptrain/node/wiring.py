@@ -28,7 +28,7 @@ from p2ptrain.core.membership import MembershipConfig
 from p2ptrain.core.session import SessionConfig
 from p2ptrain.core.transfer import TransferConfig
 from p2ptrain.engine.process import ProcessEngine
-from p2ptrain.errors import ConfigError, LocalError
+from p2ptrain.engine.warm import WarmEngine
 from p2ptrain.ids import ClusterId, NodeId
 from p2ptrain.members import Capabilities, Member, MemberStatus
 from p2ptrain.messages.asks import HoldAsk, MasterAsk, ParityAsk
@@ -37,16 +37,15 @@ from p2ptrain.messages.membership import MembershipMessage
 from p2ptrain.messages.session import Order, WorkerState
 from p2ptrain.messages.trainer import TlsFiles
 from p2ptrain.net.nng import NngTransport
+from p2ptrain.node.beside import Beside, watchdog
 from p2ptrain.notify import Notifier
 from p2ptrain.runtime.inbox import Inbox, Mail, Ref
 from p2ptrain.runtime.supervise import EDGE, ONCE, supervise
 from p2ptrain.security.identity import Identity
 from p2ptrain.store.blobs import BlobStore
 from p2ptrain.store.record import SqliteRecord
-from p2ptrain.tls import is_loopback
 
 CONTROL_BYTES_MAX = 512 * 1024
-STUCK_S = 15.0  # an actor whose oldest message waits so long does not work any more
 SOCKET_PATH_MAX = 100
 _log = structlog.get_logger()
 
@@ -97,7 +96,7 @@ class Node:
         )
         self.worker = WorkerActor(
             WorkerPorts(
-                self.post, self.ledger, adapters.blobs, self.courier, ProcessEngine()
+                self.post, self.ledger, adapters.blobs, self.courier, self._engine()
             ),
             self._trainers(),
         )
@@ -115,7 +114,7 @@ class Node:
         )
         self.gate = GateActor(self._gate_ports(), __version__)
         self.post.route(self._routes())
-        adapters.control.on_lost(self._lost)
+        adapters.control.on_lost(self.roster.lost)
 
     @property
     def me(self) -> NodeId:
@@ -142,9 +141,10 @@ class Node:
             gate = partial(self.gate.run, listener)
             nursery.start_soon(supervise, "gate", gate, EDGE)
             self._found()
-            self._start_enrolment(nursery)
-            self._start_beacon(nursery)
-            nursery.start_soon(self._watchdog, notifier)
+            beside = Beside(self._config, adapters.identity, self._address)
+            beside.start_enrolment(nursery)
+            beside.start_beacon(nursery, self.roster.found)
+            nursery.start_soon(watchdog, notifier, self.inboxes)
             notifier.ready(f"node {self._config.name} listens on {self._address}")
             _log.info("ready", node=self.me, address=self._address)
 
@@ -186,6 +186,12 @@ class Node:
             ),
         )
 
+    def _engine(self) -> WarmEngine:
+        config = self._config
+        trains = config.warm and self._member().capabilities.trains
+        folder = config.state_dir / "work" / "spare" if trains else None
+        return WarmEngine(ProcessEngine(), folder)
+
     def _trainers(self) -> TrainerSettings:
         config, tls = self._config, self._adapters.identity.tls
         return TrainerSettings(
@@ -208,12 +214,6 @@ class Node:
             refused=self.roster.refused,
             failed=self.roster.failed,
         )
-
-    def _lost(self, address: str) -> None:
-        self.roster.lost(address)
-        for member in self.roster.members():
-            if member.control == address:
-                self.ledger.lost(member.node)
 
     def _send_to(self, address: str, message: object) -> None:
         self.post.send_to(address, message)
@@ -246,55 +246,6 @@ class Node:
             leave=self.leave,
         )
 
-    # --- tasks beside the actors
-
     def _found(self) -> None:
         if self._config.bootstrap and self.ledger.cluster is None:
             self.ledger.found(ClusterId(secrets.token_hex(16)))
-
-    def _start_enrolment(self, nursery: trio.Nursery) -> None:
-        """Let new nodes in, if this node holds the cluster's authority."""
-        folder = self._config.state_dir
-        if (
-            self._adapters.identity.tls is None
-            or not (folder / "ca" / "ca.key").exists()
-        ):
-            return
-        from p2ptrain.security.enrol_server import EnrolServer  # noqa: PLC0415
-
-        server = EnrolServer(folder, lambda: (self._address,))
-        port = self._config.port + 2 if self._config.port else 0
-        run = partial(server.serve, self._config.host, port)
-        nursery.start_soon(supervise, "enrolment", run, EDGE)
-
-    def _start_beacon(self, nursery: trio.Nursery) -> None:
-        """Find and be found on the local network, unless all is on this machine."""
-        config, identity = self._config, self._adapters.identity
-        host, _, port = self._address.rpartition(":")
-        if not config.mdns or identity.tls is None or is_loopback(host):
-            return
-        from p2ptrain.net.mdns import Announcement, MdnsBeacon  # noqa: PLC0415
-
-        mine = Announcement(self.me, identity.fingerprint, (host,), int(port))
-        try:
-            beacon = MdnsBeacon(mine)
-        except ConfigError as error:
-            _log.warning("no mDNS", reason=str(error))
-            return
-        run = partial(beacon.run, self.roster.found)
-        nursery.start_soon(supervise, "mdns", run, EDGE)
-
-    async def _watchdog(self, notifier: Notifier) -> None:
-        """Feed systemd's watchdog as long as every actor works.
-
-        Raises:
-            LocalError: an actor's messages wait for too long.
-        """
-        pause = min(notifier.watchdog_s / 3, 5.0) if notifier.watchdog_s else 5.0
-        while True:
-            now = trio.current_time()
-            for inbox in self.inboxes:
-                if inbox.oldest_s(now) > STUCK_S:
-                    raise LocalError(f"actor {inbox.name} is stuck: ending the daemon")
-            notifier.alive()
-            await trio.sleep(pause)

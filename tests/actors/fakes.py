@@ -268,6 +268,12 @@ class FakeEngine:
         self._changes.bump()
         return trainer
 
+    async def warm(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
     async def until_started(self, count: int = 1) -> FakeTrainer:
         seen = -1
         with trio.fail_after(5):

@@ -67,11 +67,20 @@ class Daemon:
         self.process.kill()
         self.process.wait()
 
+    @property
+    def trainers(self) -> list[int]:
+        """Pids of the processes that the daemon has started."""
+        children = Path(f"/proc/{self.pid}/task").glob("*/children")
+        return [int(pid) for file in children for pid in file.read_text().split()]
+
     def freeze(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
+        """Stop the daemon and its trainers, as a machine that hangs."""
+        for pid in (self.pid, *self.trainers):
+            os.kill(pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        for pid in (self.pid, *self.trainers):
+            os.kill(pid, signal.SIGCONT)
 
     def stop(self) -> None:
         if self.process is None or self.process.poll() is not None:

@@ -28,7 +28,7 @@ from p2ptrain.core.session import (
     Tick,
 )
 from p2ptrain.errors import NoMasterError
-from p2ptrain.ids import SessionId
+from p2ptrain.ids import NodeId, SessionId
 from p2ptrain.members import Member
 from p2ptrain.messages.asks import (
     LiveAnswer,
@@ -63,7 +63,7 @@ class MasterActor:
         self._config = config
         self._term = 0
         self._cores: dict[SessionId, SessionMaster] = {}
-        self._loading: set[SessionId] = set()
+        self._loading: dict[SessionId, dict[NodeId, WorkerState]] = {}
         self._to_stop: set[SessionId] = set()
         self._rows: dict[SessionId, SessionRow] = {}
         self._members: tuple[Member, ...] = ()
@@ -125,7 +125,7 @@ class MasterActor:
                 self._rows[session] = row
                 self._step(nursery, session, Recorded(row))
         elif row.status not in FINAL and session not in self._loading:
-            self._loading.add(session)
+            self._loading[session] = {}
             nursery.start_soon(self._tasks.read, self._term, row)
 
     def _tick(self, nursery: trio.Nursery) -> None:
@@ -177,6 +177,8 @@ class MasterActor:
         row = self._ports.log.registry.sessions.get(state.session)
         if state.session in self._cores:
             self._step(nursery, state.session, Reported(state))
+        elif state.session in self._loading:
+            self._loading[state.session][state.node] = state
         elif self._admission.is_master() and row is not None and row.status in FINAL:
             release = Release(self._term, state.session, row.reason)
             self._ports.post.send(state.node, release)
@@ -197,11 +199,13 @@ class MasterActor:
         if row is None or row.status in FINAL:
             return
         if item.facts is not None:
-            self._loading.discard(session)
+            early = self._loading.pop(session)
             me, term = self._ports.post.me, self._term
             core = SessionMaster(me, term, row, item.facts, self._config)
             self._cores[session], self._rows[session] = core, row
             self._step(nursery, session, Present(self._ports.roster.members()))
+            for state in early.values():
+                self._step(nursery, session, Reported(state))
             if session in self._to_stop:
                 self._step(nursery, session, StopWanted())
         elif item.problem:
@@ -209,7 +213,7 @@ class MasterActor:
             command = SetStatus(session, self._term, status, item.problem, row.step)
             nursery.start_soon(self._tasks.propose, command)
         else:
-            self._loading.discard(session)  # its spec is out of reach: once more
+            del self._loading[session]  # its spec is out of reach: once more
             self._sync_row(nursery, session, row)
 
     def _stop(self, nursery: trio.Nursery, session: SessionId) -> StopAnswer:

@@ -40,9 +40,18 @@ from p2ptrain.errors import P2PTrainError, UnreachableError
 from p2ptrain.ids import SessionId, is_session
 from p2ptrain.messages.asks import ParityAnswer, ParityAsk
 from p2ptrain.messages.record import BlobRef
-from p2ptrain.messages.session import Halt, Order, Prepare, Release, Run, Snapshot
+from p2ptrain.messages.session import (
+    Halt,
+    Order,
+    Prepare,
+    Release,
+    Run,
+    Snapshot,
+    WorkerState,
+)
 from p2ptrain.messages.trainer import (
     Fault,
+    Loaded,
     RunView,
     ToTrainer,
 )
@@ -96,21 +105,28 @@ class WorkerActor:
     async def run(self) -> None:
         """Work until cancelled; trainers end with this task."""
         await trio.to_thread.run_sync(make_empty, self._settings.workdir)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._watch_master)
-            while True:
-                item = await self._next()
-                match item:
-                    case Mail(_, ParityAsk()):
-                        nursery.start_soon(self._parity, item)
-                    case Mail(_, message):
-                        await self._ordered(nursery, message)
-                    case Internal(session, event, launch):
-                        slot = self._slots.get(session)
-                        if slot is not None and launch in {0, slot.launch}:
-                            await self._step(nursery, session, event)
-                    case None:
-                        await self._tick(nursery)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch_master)
+                nursery.start_soon(self._warm)
+                while True:
+                    await self._take(nursery, await self._next())
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_S):
+                await self._ports.engine.aclose()
+
+    async def _take(self, nursery: trio.Nursery, item: Mail | Internal | None) -> None:
+        match item:
+            case Mail(_, ParityAsk()):
+                nursery.start_soon(self._parity, item)
+            case Mail(_, message):
+                await self._ordered(nursery, message)
+            case Internal(session, event, launch):
+                slot = self._slots.get(session)
+                if slot is not None and launch in {0, slot.launch}:
+                    await self._step(nursery, session, event)
+            case None:
+                await self._tick(nursery)
 
     async def _next(self) -> Mail | Internal | None:
         """Return the next item, or None when a core's time has come."""
@@ -131,11 +147,13 @@ class WorkerActor:
         order: Order = message
         session = SessionId(order.session)
         if session not in self._slots:
+            me, host = self._ports.post.me, self._settings.advertise
+            core = SessionWorker(me, session, host, time.time_ns() // 1000)
+            if isinstance(order, Halt):
+                self._report(core.state)  # it runs no view: do not wait for it
             if not isinstance(order, Prepare) or len(self._slots) >= SESSIONS_MAX:
                 return
-            me, host = self._ports.post.me, self._settings.advertise
-            born_us = time.time_ns() // 1000
-            self._slots[session] = Slot(SessionWorker(me, session, host, born_us))
+            self._slots[session] = Slot(core)
         await self._step(nursery, session, Ordered(order))
 
     async def _step(
@@ -162,9 +180,7 @@ class WorkerActor:
             case Adopt():
                 nursery.start_soon(self._adopt, session, effect)
             case Report(state):
-                master = self._ports.log.master
-                if master is not None:
-                    self._ports.post.send(master, state)
+                self._report(state)
             case EndTrainer():
                 slot.scope.cancel()
                 slot.launch = -1
@@ -172,14 +188,28 @@ class WorkerActor:
                 slot.scope.cancel()
                 del self._slots[session]
                 _log.info("session released", session=session)
+                if not self._slots:
+                    nursery.start_soon(self._warm)
             case _:
                 assert_never(effect)
+
+    def _report(self, state: WorkerState) -> None:
+        master = self._ports.log.master
+        if master is not None:
+            self._ports.post.send(master, state)
 
     def _next_folder(self) -> int:
         self._folders += 1
         return self._folders
 
     # --- the tasks of a session
+
+    async def _warm(self) -> None:
+        """While this node has nothing to do, have a trainer ready for what comes."""
+        try:
+            await self._ports.engine.warm()
+        except P2PTrainError as error:
+            _log.warning("no trainer was started ahead", reason=str(error))
 
     async def _watch_master(self) -> None:
         """Have every core report at once whenever another master leads."""
@@ -231,6 +261,9 @@ class WorkerActor:
             try:
                 await trainer.send(load)
                 async for frame in trainer.frames():
+                    if isinstance(frame, Loaded):
+                        seconds = round(frame.seconds, 2)
+                        _log.info("trainer loaded", session=session, seconds=seconds)
                     await self._say(session, FromProcess(frame), launch)
             finally:
                 if slot.trainer is trainer:

@@ -32,7 +32,7 @@ class ConsensusConfig:
     heartbeat_s: float = 0.15
     election_min_s: float = 0.6
     election_max_s: float = 1.2
-    lost_s: float = 0.15  # as these, once the leader has closed its connection
+    lost_s: float = 0.15  # as these, once membership does not count on the leader
     append_bytes: int = 128 * 1024
     snapshot_bytes: int = 128 * 1024
     compact_after: int = 4096  # entries
@@ -90,7 +90,7 @@ class Compact:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A node closed its connection to this one: most likely its process ended."""
+    """Membership does not count on a node any more: a hint, never a proof."""
 
     node: NodeId
 

@@ -18,6 +18,7 @@ from p2ptrain.messages.session import (
 )
 
 STALL_STEPS = 10
+GROW_PAUSES = 5
 ALLOWANCE_MAX_S = 3600.0
 
 States = dict[NodeId, WorkerState | None]
@@ -36,6 +37,8 @@ class Running(Halting):
     ) -> None:
         super().__init__(me, term, row, facts, config)
         self._moved_at = self._formed_at = 0.0
+        self._joined_at = self._ended_at = float("-inf")
+        self._pause_s = 0.0  # from the end of a view to the first step of the next
         self._best_step = -1
         self._allowance_s = config.first_step_s
 
@@ -129,6 +132,8 @@ class Running(Halting):
         known = [s for s in states.values() if s is not None and s.view == view.view]
         best = max((s.step for s in known), default=-1)
         if best > self._best_step:
+            if self._best_step == view.first_step and self._ended_at > float("-inf"):
+                self._pause_s = self._now - self._ended_at
             self._best_step, self._moved_at = best, self._now
         if any(s.phase is WorkerPhase.FETCHING for s in known):
             self._moved_at = self._now
@@ -160,9 +165,21 @@ class Running(Halting):
                 ready = True
             elif seen:
                 self._bar_for_data(node)
-        settled = self._now - self._formed_at > self.config.grow_s
-        if ready and settled and self._best_step > view.first_step:
+        if ready and self._is_worth_it(view):
+            self._joined_at = self._now
             self._halt("a node joins", drain=True)
+
+    def _is_worth_it(self, view: CommitView) -> bool:
+        """Tell whether a change of views pays now: not too soon, nor near the end."""
+        pause = max(self.config.grow_s, GROW_PAUSES * self._pause_s)
+        settled = self._now - self._joined_at > pause
+        left_s = (self.facts.steps - self._best_step) * self._step_s(view)
+        near_end = 0 < left_s < pause
+        return settled and not near_end and self._best_step > view.first_step
+
+    def _halt(self, reason: str, *, drain: bool = False) -> None:
+        self._ended_at = self._now
+        super()._halt(reason, drain=drain)
 
     # --- the end
 

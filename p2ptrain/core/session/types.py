@@ -39,7 +39,8 @@ class SessionConfig:
         snapshot_s: a node has so long to write its state.
         bar_s: a node that failed is not asked again for this long, then for twice it.
         bar_max_s: bound of the former.
-        grow_s: views are not ended more often than this to let nodes join.
+        grow_s: views are not ended more often than this to let nodes join, nor more
+            often than ``GROW_PAUSES`` times what the last change of views cost.
     """
 
     repeat_s: float = 0.5
@@ -55,7 +56,7 @@ class SessionConfig:
     snapshot_s: float = 30.0
     bar_s: float = 3.0
     bar_max_s: float = 60.0
-    grow_s: float = 3.0
+    grow_s: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)

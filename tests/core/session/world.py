@@ -128,6 +128,13 @@ class Ring:
             states = {(t.step, t.digest) for t in self.trainers.values()}
             assert len(states) == 1, f"view {self.view} begins with {states}"
             self.lab.began[self.view] = self.lab.world.now
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """As the trainer does at a boundary: first the end, then the next step."""
+        if self.trainers[self.nodes[0]].step >= self.lab.plan.steps:
+            self._finish()
+        else:
             self._later()
 
     def _later(self) -> None:
@@ -144,14 +151,12 @@ class Ring:
         step = self.trainers[self.nodes[0]].step
         self.lab.applied[step].append(self.view)
         self.lab.stepped.append((self.lab.world.now, step))
-        if step >= self.lab.plan.steps:
-            self._finish()
-        elif self.drain:
+        if self.drain and step < self.lab.plan.steps:
             self.over = True
             for trainer in self.trainers.values():
                 trainer.end(self.drain, "")
         else:
-            self._later()
+            self._go_on()
 
     def _blame(self) -> None:
         for node, trainer in self.trainers.items():
