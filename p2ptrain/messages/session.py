@@ -179,7 +179,7 @@ class WorkerState:
     of_node: bool = False  # DECLINED for a fault of the node, not of the job
     snapshot: StateRef | None = None
     checkpoint: Checkpoint | None = None
-    epochs: tuple[EpochFigures, ...] = ()  # those of this view, newest last, at most 8
+    epochs: tuple[EpochFigures, ...] = ()  # of the past that counts, the newest 8
     finish: Finish | None = None
     serial: int = 0
 

@@ -278,7 +278,8 @@ async def test_a_restart_fetches_the_rest_only(lab: Lab) -> None:
     assert held > len(DATA) // 2
     await again.fetch((blob,), (a.id,), silent)
     assert b.held(blob.digest) == DATA
-    assert min(offset for _, offset in a.served) == held
+    # a piece that was being written at the break may have been added after the count
+    assert min(offset for _, offset in a.served) >= held
 
 
 async def test_one_blob_is_fetched_once_for_all_who_wait(lab: Lab) -> None:

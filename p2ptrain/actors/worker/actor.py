@@ -149,8 +149,8 @@ class WorkerActor:
         if session not in self._slots:
             me, host = self._ports.post.me, self._settings.advertise
             core = SessionWorker(me, session, host, time.time_ns() // 1000)
-            if isinstance(order, Halt):
-                self._report(core.state)  # it runs no view: do not wait for it
+            if isinstance(order, Halt | Run):
+                self._report(core.state)  # the master takes it for another process
             if not isinstance(order, Prepare) or len(self._slots) >= SESSIONS_MAX:
                 return
             self._slots[session] = Slot(core)

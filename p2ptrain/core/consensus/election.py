@@ -112,8 +112,7 @@ class Election(Leading):
         """
         if self.role is Role.FOLLOWER and node == self.leader:
             self._heard_at = float("-inf")
-            soon = self._now + self._rng.uniform(0, self.settings.lost_s)
-            self._stand_at = min(self._stand_at, soon)
+            self._stand_soon()
 
     def _bootstrap(self, cluster: ClusterId) -> None:
         if self.cluster is None:

@@ -93,6 +93,10 @@ class Following:
         low, high = self.settings.election_min_s, self.settings.election_max_s
         self._stand_at = self._now + self._rng.uniform(low, high)
 
+    def _stand_soon(self) -> None:
+        soon = self._now + self._rng.uniform(0, self.settings.lost_s)
+        self._stand_at = min(self._stand_at, soon)
+
     def _flush(self) -> list[Effect]:
         """Return the step's effects, what changed saved before all else."""
         effects, self._effects = self._effects, []

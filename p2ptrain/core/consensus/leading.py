@@ -144,6 +144,9 @@ class Leading(Following):
         return self.me not in self.config.voters and self.config_index <= self.commit
 
     def _peers_changed(self, peers: Peers) -> None:
+        back = {node for node, _ in peers.alive} - self._alive.keys()
+        if self.leader is None and back & set(self.config.voters):
+            self._stand_soon()  # it may be the one whose vote was missing
         self._alive = dict(peers.alive[:512])
         self._gone = frozenset(peers.gone[:512])
         for node in self._alive:

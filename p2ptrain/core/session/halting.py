@@ -46,7 +46,7 @@ class Halting(Forming, Recording):
             return
         for node in given_up:
             self._left_out.add(node)
-            if self._answers(node):
+            if self._answers(node) and self.workers.is_alive(node):
                 reason = f"node {self.workers.name(node)!r} did not end its view"
                 self._bar(node, reason)
             else:
@@ -73,8 +73,8 @@ class Halting(Forming, Recording):
         self._order(node, Halt(self.term, view.session, number, reason, drain=drain))
 
     def _is_given_up(self, node: NodeId, view: CommitView) -> bool:
-        if not self._answers(node):
-            suspected = not self.workers.is_alive(node)
+        suspected = not self.workers.is_alive(node)
+        if suspected or not self._answers(node):
             limit = self.config.gone_s if suspected else self.config.settle_s
             waited = self._since > limit
             return waited and (self._first_end is not None or self._since > ANSWER_S)

@@ -116,10 +116,11 @@ class SessionMaster(Running):
             self._halt("a new master finds the view broken")
 
     def _is_broken(self, view: CommitView) -> bool:
-        """Tell whether a seat says that it does not run the view."""
-        out = (seat.node for seat in view.seats if not self._is_in(seat.node))
+        """Tell whether a seat does not run the view, or is suspected to be dead."""
+        out = [seat.node for seat in view.seats if not self._is_in(seat.node)]
         states = (self._state(node) for node in out)
-        return any(s is not None and s.phase in NOT_RUNNING for s in states)
+        idle = any(s is not None and s.phase in NOT_RUNNING for s in states)
+        return idle or not all(self.workers.is_alive(node) for node in out)
 
     def _is_in(self, node: NodeId) -> bool:
         state = self._state(node)

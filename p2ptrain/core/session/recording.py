@@ -52,7 +52,7 @@ class Recording(Base):
             figures.metrics,
             figures.digest,
         )
-        self._propose(f"epoch {figures.epoch}", command)
+        self._propose(f"epoch {view.view} {figures.epoch}", command)
 
     def _record_checkpoint(
         self, view: CommitView, writer: NodeId, written: Checkpoint
@@ -73,7 +73,7 @@ class Recording(Base):
             state.state_digest,
             holders,
         )
-        self._propose(f"checkpoint {state.step}", command)
+        self._propose(f"checkpoint {view.view} {state.step}", command)
 
     def _secured(self, blobs: tuple[BlobRef, ...], first: NodeId) -> tuple[NodeId, ...]:
         """Return the holders of blobs; empty while a second node copies them.

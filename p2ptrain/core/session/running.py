@@ -6,7 +6,7 @@ from p2ptrain.core.registry import SessionRow
 from p2ptrain.core.session.base import Start
 from p2ptrain.core.session.halting import Halting
 from p2ptrain.core.session.types import Facts, SessionConfig, Stage
-from p2ptrain.core.session.workers import LOADED
+from p2ptrain.core.session.workers import LOADED, PREPARING
 from p2ptrain.ids import NodeId
 from p2ptrain.messages.record import AddResult, CommitView, Seat, SessionStatus
 from p2ptrain.messages.session import (
@@ -78,6 +78,8 @@ class Running(Halting):
                 return f"node {self.workers.name(node)!r} is gone"
             if state is None:
                 continue
+            if _knows_nothing(state):
+                return f"node {self.workers.name(node)!r} was started again"
             ended = state.phase is WorkerPhase.ENDED and state.view == view.view
             if ended or state.phase is WorkerPhase.DECLINED:
                 return state.reason or "the view ended"
@@ -238,6 +240,11 @@ class Running(Halting):
         if known is None or self.workers.is_gone(seat.node):
             return None
         return known.state.finish if known.state.view == view.view else None
+
+
+def _knows_nothing(state: WorkerState) -> bool:
+    """Tell whether a seat's worker has nothing loaded; it had, when it got the seat."""
+    return state.step < 0 and state.phase in PREPARING
 
 
 def _began(state: WorkerState, view: CommitView) -> bool:

@@ -44,7 +44,7 @@ class SessionConfig:
     """
 
     repeat_s: float = 0.5
-    gather_s: float = 1.5
+    gather_s: float = 0.7
     silent_s: float = 4.0
     settle_s: float = 0.35
     gone_s: float = 0.05

@@ -48,9 +48,13 @@ class Workers:
         before = self.members
         self.members = {member.node: member for member in members}
         for node, member in self.members.items():
-            if node in before and member.incarnation > before[node].incarnation:
-                self._bars.pop(node, None)
-                self._asked_at.pop(node, None)
+            if node not in before or member.incarnation <= before[node].incarnation:
+                continue
+            self._bars.pop(node, None)
+            self._asked_at.pop(node, None)
+            if before[node].status is not MemberStatus.ALIVE:
+                # It is back, perhaps as another process: it will say what it holds.
+                self.known.pop(node, None)
 
     def report(self, now: float, state: WorkerState) -> None:
         """Take a worker's state, unless a newer one came first.

@@ -141,6 +141,7 @@ class SessionWorker(Hearing):
             ring=self.state.ring,
             device=self.state.device,
             data_digests=self.state.data_digests,
+            epochs=tuple(e for e in self.state.epochs if e.step <= order.first_step),
             serial=self.state.serial,
         )
         self.state = fresh

@@ -270,13 +270,24 @@ async def test_a_name_that_is_no_session_touches_nothing(kit: Kit, name: str) ->
     assert [p.name for p in kit.work.iterdir()] == [SESSION]
 
 
-async def test_orders_without_a_prepare_are_dropped(kit: Kit) -> None:
-    kit.run()
+async def test_orders_without_a_prepare_start_nothing(kit: Kit) -> None:
     kit.order("no order at all")
     kit.order(Release(1, SESSION, "over"))
     kit.prepare(OTHER)
     await kit.engine.until_started()
     assert {s.session for _, s in kit.post.sent} == {OTHER}
+    assert len(kit.engine.trainers) == 1
+
+
+async def test_a_session_that_is_not_known_here_is_said_to_be(kit: Kit) -> None:
+    """The master takes this process for an earlier one, which knew it."""
+    for order in (kit.run, lambda: kit.order(Halt(1, SESSION, 1, "why", drain=False))):
+        order()
+        count = len(kit.post.sent) + 1
+        await kit.post.until_sent(WorkerState, count)
+        state = kit.last
+        assert (state.session, state.view, state.step) == (SESSION, 0, -1)
+    assert not kit.engine.trainers
 
 
 async def test_reports_go_to_whoever_is_master(kit: Kit) -> None:
