@@ -106,6 +106,10 @@ class Blobs(Protocol):
         """Return the file of a stored blob, or None."""
         ...
 
+    async def check(self, blob: BlobRef) -> bool:
+        """Tell whether a blob is stored whole; what is damaged is removed."""
+        ...
+
     async def adopt(self, path: Path, name: str) -> BlobRef:
         """Move a finished local file in under its digest (hashed in a thread)."""
         ...

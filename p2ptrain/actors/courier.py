@@ -114,11 +114,8 @@ class CourierActor:
             StorageError: the disk refused.
         """
         wanted = {blob.digest: _sane(blob) for blob in blobs}
-        missing = [
-            blob
-            for blob in wanted.values()
-            if await self._depot.blobs.path(blob.digest) is None
-        ]
+        check = self._depot.blobs.check
+        missing = [blob for blob in wanted.values() if not await check(blob)]
         total = sum(blob.size for blob in wanted.values())
         here = total - sum(blob.size for blob in missing)
         others = tuple(node for node in sources if node != self._depot.me)

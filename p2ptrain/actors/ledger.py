@@ -149,6 +149,8 @@ class LedgerActor:
 
     async def hand_over(self) -> None:
         """Before leaving: let another node take the mastership, if one can."""
+        if self._core.role is not Role.LEADER or len(self.voters) == 1:
+            return
         await self.inbox.ref.tell(StepDown())
         seen = -1
         with trio.move_on_after(HAND_OVER_S):

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 import structlog
@@ -16,6 +16,7 @@ from p2ptrain.core.membership import (
     Forget,
     Found,
     LeaveNow,
+    Load,
     Membership,
     MembershipConfig,
     Received,
@@ -114,6 +115,11 @@ class RosterActor:
             self._refused.add(sentence)
             _log.warning("refused by a node", address=address, reason=sentence)
         self.inbox.ref.offer(Forget(address, sentence))
+
+    def retire(self) -> None:
+        """Tell the others that this node trains no more."""
+        fewer = replace(self._start.me.capabilities, trains=False)
+        self.inbox.ref.offer(Load(fewer))
 
     async def leave(self) -> None:
         """Tell the others that this node leaves for good, and let the words go out."""

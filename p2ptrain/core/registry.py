@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from p2ptrain import codec
-from p2ptrain.ids import SessionId
+from p2ptrain.ids import Digest, SessionId
 from p2ptrain.messages.record import (
     AddCheckpoint,
     AddEpoch,
@@ -81,6 +81,17 @@ class Registry:
             return changed
         self.sessions[command.session] = replace(changed, term=command.term)
         return ""
+
+    def blobs(self) -> set[Digest]:
+        """Return all blobs that the rows name."""
+        named: set[Digest] = set()
+        for row in self.sessions.values():
+            job = row.submission
+            named |= {job.spec.digest, *(blob.digest for blob in job.blobs)}
+            named |= {kept.blob.digest for kept in row.checkpoints}
+            if row.result is not None:
+                named |= {row.result.weights.digest, row.result.manifest.digest}
+        return named
 
     def dump(self) -> bytes:
         """Return the whole state, for a compacted log."""

@@ -205,6 +205,9 @@ class ViewRun:
         self._meter.applied(self._job.state.step, figures)
         if not drained or self._job.state.step >= self._job.schedule.steps:
             return None
+        if len(frame.seats) == 1:  # nobody else holds the state
+            self._write("checkpoint")
+            self._job.writer.wait()
         return reason or "another rank was told to end the view"
 
     def _finish(self, digest: Digest) -> RunFinished:

@@ -177,6 +177,7 @@ class WorkerState:
     comm_s: float = 0.0
     culprit: str = ""
     of_node: bool = False  # DECLINED for a fault of the node, not of the job
+    lacks: str = ""  # digest of the state that the view begins from and nobody has
     snapshot: StateRef | None = None
     checkpoint: Checkpoint | None = None
     epochs: tuple[EpochFigures, ...] = ()  # of the past that counts, the newest 8

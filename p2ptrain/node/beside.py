@@ -9,13 +9,16 @@ import structlog
 import trio
 
 from p2ptrain.config import Config
-from p2ptrain.errors import ConfigError, LocalError
+from p2ptrain.errors import ConfigError, LocalError, StorageError
 from p2ptrain.notify import Notifier
+from p2ptrain.ports import Log
 from p2ptrain.runtime.inbox import Inbox
 from p2ptrain.runtime.supervise import EDGE, supervise
 from p2ptrain.security.identity import Identity
+from p2ptrain.store.blobs import BlobStore
 from p2ptrain.tls import is_loopback
 
+TIDY_S = 20.0
 STUCK_S = 15.0  # an actor whose oldest message waits so long does not work any more
 _log = structlog.get_logger()
 
@@ -60,6 +63,23 @@ class Beside:
             _log.warning("no mDNS", reason=str(error))
             return
         nursery.start_soon(supervise, "mdns", partial(beacon.run, found), EDGE)
+
+
+async def tidy(log: Log, blobs: BlobStore) -> None:
+    """Remove blobs that the record does not name any more, while there is a record to
+    go by.
+    """
+    while True:
+        await trio.sleep(TIDY_S)
+        if log.master is None:
+            continue
+        try:
+            removed = await blobs.sweep(log.registry.blobs())
+        except StorageError as error:
+            _log.warning("cannot tidy up", reason=str(error))
+            continue
+        if removed:
+            _log.info("removed blobs that nothing names", count=len(removed))
 
 
 async def watchdog(notifier: Notifier, inboxes: Sequence[Inbox[Any]]) -> None:

@@ -48,7 +48,7 @@ async def run_node(config: Config, identity: Identity) -> None:
         ):
             adapters = Adapters(identity, control, bulk, blobs, record, saved)
             node = Node(config, adapters, nursery.cancel_scope.cancel)
-            nursery.start_soon(_await_signal, nursery.cancel_scope, notifier)
+            nursery.start_soon(_await_signal, node, nursery.cancel_scope, notifier)
             await node.run(listener, notifier)
     finally:
         config.socket.unlink(missing_ok=True)
@@ -56,10 +56,21 @@ async def run_node(config: Config, identity: Identity) -> None:
             await record.aclose()
 
 
-async def _await_signal(scope: trio.CancelScope, notifier: Notifier) -> None:
+async def _await_signal(
+    node: Node, scope: trio.CancelScope, notifier: Notifier
+) -> None:
+    """End in good order at the first signal, at once at the second."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for number in signals:
-            _log.info("stopping", signal=signal.Signals(number).name)
-            notifier.stopping()
-            scope.cancel()
-            return
+        number = await anext(signals)
+        _log.info("stopping", signal=signal.Signals(number).name)
+        notifier.stopping()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_until_drained, node, nursery.cancel_scope)
+            await anext(signals)
+            nursery.cancel_scope.cancel()
+        scope.cancel()
+
+
+async def _until_drained(node: Node, scope: trio.CancelScope) -> None:
+    await node.drain()
+    scope.cancel()

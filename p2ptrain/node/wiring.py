@@ -37,7 +37,7 @@ from p2ptrain.messages.membership import MembershipMessage
 from p2ptrain.messages.session import Order, WorkerState
 from p2ptrain.messages.trainer import TlsFiles
 from p2ptrain.net.nng import NngTransport
-from p2ptrain.node.beside import Beside, watchdog
+from p2ptrain.node.beside import Beside, tidy, watchdog
 from p2ptrain.notify import Notifier
 from p2ptrain.runtime.inbox import Inbox, Mail, Ref
 from p2ptrain.runtime.supervise import EDGE, ONCE, supervise
@@ -46,6 +46,7 @@ from p2ptrain.store.blobs import BlobStore
 from p2ptrain.store.record import SqliteRecord
 
 CONTROL_BYTES_MAX = 512 * 1024
+DRAIN_S = 8.0
 SOCKET_PATH_MAX = 100
 _log = structlog.get_logger()
 
@@ -144,15 +145,25 @@ class Node:
             beside = Beside(self._config, adapters.identity, self._address)
             beside.start_enrolment(nursery)
             beside.start_beacon(nursery, self.roster.found)
+            nursery.start_soon(tidy, self.ledger, adapters.blobs)
             nursery.start_soon(watchdog, notifier, self.inboxes)
             notifier.ready(f"node {self._config.name} listens on {self._address}")
             _log.info("ready", node=self.me, address=self._address)
 
     async def leave(self) -> None:
         """Leave the cluster for good, then end the daemon."""
-        await self.ledger.hand_over()
+        await self.drain()
         await self.roster.leave()
         self._stop()
+
+    async def drain(self) -> None:
+        """Step out of the views that this node trains in, at a step boundary, and hand
+        the mastership over; but not for longer than ``DRAIN_S``.
+        """
+        with trio.move_on_after(DRAIN_S):
+            self.roster.retire()
+            await self.worker.drained()
+            await self.ledger.hand_over()
 
     # --- wiring
 

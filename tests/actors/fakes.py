@@ -149,6 +149,10 @@ class FakeBlobs:
             return None
         return (self.folder or Path("/blobs")) / digest
 
+    async def check(self, blob: BlobRef) -> bool:
+        await trio.lowlevel.checkpoint()
+        return blob.digest in self.held
+
     async def adopt(self, path: Path, name: str) -> BlobRef:
         await trio.lowlevel.checkpoint()
         if self.full:

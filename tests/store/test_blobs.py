@@ -351,3 +351,65 @@ def test_a_kill_leaves_no_half_file_under_a_real_name(tmp_path: Path) -> None:
             if path.is_file():
                 assert digest_of(path.read_bytes()) == path.name
     assert any((state / "blobs").iterdir())
+
+
+async def test_a_damaged_blob_is_found_out_once_and_removed(tmp_path: Path) -> None:
+    blob = await BlobStore(tmp_path, ROOM).put(DATA, "x")
+    store = BlobStore(tmp_path, ROOM)  # the next life of the process
+    path = await store.path(blob.digest)
+    assert path is not None
+    assert await store.check(blob)
+    path.chmod(0o600)
+    damaged = bytearray(DATA)
+    damaged[7] ^= 1
+    path.write_bytes(damaged)
+    assert await store.check(blob)  # read once in a life
+    later = BlobStore(tmp_path, ROOM)
+    assert not await later.check(blob)
+    assert await later.path(blob.digest) is None
+    await later.put(DATA, "x")
+    assert await later.check(blob)
+
+
+async def test_what_nothing_names_goes_after_a_while(tmp_path: Path) -> None:
+    now = 0.0
+    store = BlobStore(tmp_path, ROOM, lambda: now)
+    job = await store.put(b"job", "spec")
+    named = await store.put(b"named", "checkpoint-1")
+    state = await store.put(b"state", "checkpoint-2")
+    served = await store.put(b"served", "snapshot-3")
+    now = 100.0
+    await store.read(served.digest, 0, 1)  # somebody is fetching it
+    now = 130.0
+    assert await store.sweep({named.digest}) == [state.digest]
+    now = 230.0
+    assert await store.sweep({named.digest}) == [served.digest]
+    now = 3500.0
+    assert await store.sweep(set()) == [named.digest]
+    assert await store.path(job.digest) is not None
+    now = 3700.0
+    assert await store.sweep(set()) == [job.digest]
+    assert await store.path(job.digest) is None
+
+
+async def test_what_an_earlier_life_stored_is_kept_for_a_while(tmp_path: Path) -> None:
+    blob = await BlobStore(tmp_path, ROOM).put(b"old", "checkpoint-1")
+    now = 0.0
+    store = BlobStore(tmp_path, ROOM, lambda: now)
+    now = 3599.0
+    assert await store.sweep(set()) == []
+    now = 3601.0
+    assert await store.sweep(set()) == [blob.digest]
+
+
+async def test_a_blob_that_was_never_finished_goes_after_a_day(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path, ROOM)
+    blob = BlobRef(digest_of(DATA), len(DATA), "x")
+    await store.partial(blob)
+    (half,) = (tmp_path / "partial").iterdir()
+    await store.sweep(set())
+    assert half.exists()
+    day = 24 * 3600 + 10
+    os.utime(half, (half.stat().st_atime - day, half.stat().st_mtime - day))
+    await store.sweep(set())
+    assert not half.exists()

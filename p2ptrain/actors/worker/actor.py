@@ -1,8 +1,6 @@
 """The worker: this node's part in each session, and the trainer processes behind it."""
 
 import time
-from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import assert_never
 
 import structlog
@@ -12,22 +10,16 @@ from p2ptrain.actors.worker.jobs import (
     CLOSE_S,
     TrainerSettings,
     WorkerPorts,
-    check_parity,
-    load_frame,
     make_empty,
-    remove,
 )
+from p2ptrain.actors.worker.tasks import Internal, Slot, Tasks
 from p2ptrain.core.worker import (
     Adopt,
-    Adopted,
     Effect,
     EndTrainer,
     Event,
     Fetch,
-    Fetched,
-    Fetching,
     Forget,
-    FromProcess,
     Launch,
     MasterChanged,
     Ordered,
@@ -36,10 +28,8 @@ from p2ptrain.core.worker import (
     Tell,
     Tick,
 )
-from p2ptrain.errors import P2PTrainError, UnreachableError
 from p2ptrain.ids import SessionId, is_session
-from p2ptrain.messages.asks import ParityAnswer, ParityAsk
-from p2ptrain.messages.record import BlobRef
+from p2ptrain.messages.asks import ParityAsk
 from p2ptrain.messages.session import (
     Halt,
     Order,
@@ -47,44 +37,16 @@ from p2ptrain.messages.session import (
     Release,
     Run,
     Snapshot,
+    WorkerPhase,
     WorkerState,
 )
-from p2ptrain.messages.trainer import (
-    Fault,
-    Loaded,
-    RunView,
-    ToTrainer,
-)
-from p2ptrain.ports import Trainer
+from p2ptrain.runtime.changes import Changes
 from p2ptrain.runtime.inbox import Inbox, Mail
 
 INBOX_BOUND = 4096
 SESSIONS_MAX = 64
 ORDERS = (Prepare, Run, Halt, Snapshot, Release)
 _log = structlog.get_logger()
-
-
-@dataclass(slots=True)
-class Slot:
-    """One session on this node: its core, and its trainer while there is one."""
-
-    core: SessionWorker
-    trainer: Trainer | None = None
-    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    launch: int = 0  # number of the present trainer, 0 when there is none
-
-
-@dataclass(frozen=True, slots=True)
-class Internal:
-    """An event of a session's core, from one of its tasks.
-
-    What comes of a trainer bears its ``launch``: late words of one that was ended, or
-    of an earlier slot of the session, are dropped.
-    """
-
-    session: SessionId
-    event: Event
-    launch: int = 0
 
 
 class WorkerActor:
@@ -100,7 +62,8 @@ class WorkerActor:
         self._ports = ports
         self._settings = settings
         self._slots: dict[SessionId, Slot] = {}
-        self._folders = 0  # every trainer has its own, also after a restart of its slot
+        self._tasks = Tasks(ports, settings, self.inbox.ref)
+        self._changes = Changes()
 
     async def run(self) -> None:
         """Work until cancelled; trainers end with this task."""
@@ -108,17 +71,33 @@ class WorkerActor:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch_master)
-                nursery.start_soon(self._warm)
+                nursery.start_soon(self._tasks.warm)
                 while True:
                     await self._take(nursery, await self._next())
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_S):
                 await self._ports.engine.aclose()
 
+    async def drained(self) -> None:
+        """Wait until this node trains in no view, and what it alone held is on record.
+
+        The master ends its views once the roster says that this node trains no more.
+        """
+        seen = -1
+        while any(map(self._is_needed, self._slots.values())):
+            seen = await self._changes.wait(seen)
+
+    def _is_needed(self, slot: Slot) -> bool:
+        state = slot.core.state
+        row = self._ports.log.registry.sessions.get(SessionId(state.session))
+        saved = row.checkpoints[-1].step if row and row.checkpoints else -1
+        written = state.checkpoint.state.step if state.checkpoint else -1
+        return state.phase is WorkerPhase.RUNNING or written > saved
+
     async def _take(self, nursery: trio.Nursery, item: Mail | Internal | None) -> None:
         match item:
             case Mail(_, ParityAsk()):
-                nursery.start_soon(self._parity, item)
+                nursery.start_soon(self._tasks.parity, item)
             case Mail(_, message):
                 await self._ordered(nursery, message)
             case Internal(session, event, launch):
@@ -164,21 +143,22 @@ class WorkerActor:
             return
         for effect in slot.core.step(trio.current_time(), event):
             await self._perform(nursery, session, slot, effect)
+        self._changes.bump()
 
     async def _perform(
         self, nursery: trio.Nursery, session: SessionId, slot: Slot, effect: Effect
     ) -> None:
         match effect:
             case Fetch():
-                nursery.start_soon(self._fetch, session, effect)
+                nursery.start_soon(self._tasks.fetch, session, effect)
             case Launch():
                 slot.scope = trio.CancelScope()
-                slot.launch = self._next_folder()
-                nursery.start_soon(self._train, session, slot, effect)
+                slot.launch = self._tasks.next_folder()
+                nursery.start_soon(self._tasks.train, session, slot, effect)
             case Tell(frame, state):
-                await self._tell(slot, frame, state)
+                await self._tasks.tell(slot, frame, state)
             case Adopt():
-                nursery.start_soon(self._adopt, session, effect)
+                nursery.start_soon(self._tasks.adopt, session, effect)
             case Report(state):
                 self._report(state)
             case EndTrainer():
@@ -189,7 +169,7 @@ class WorkerActor:
                 del self._slots[session]
                 _log.info("session released", session=session)
                 if not self._slots:
-                    nursery.start_soon(self._warm)
+                    nursery.start_soon(self._tasks.warm)
             case _:
                 assert_never(effect)
 
@@ -198,110 +178,14 @@ class WorkerActor:
         if master is not None:
             self._ports.post.send(master, state)
 
-    def _next_folder(self) -> int:
-        self._folders += 1
-        return self._folders
-
-    # --- the tasks of a session
-
-    async def _warm(self) -> None:
-        """While this node has nothing to do, have a trainer ready for what comes."""
-        try:
-            await self._ports.engine.warm()
-        except P2PTrainError as error:
-            _log.warning("no trainer was started ahead", reason=str(error))
-
     async def _watch_master(self) -> None:
         """Have every core report at once whenever another master leads."""
         seen, before = -1, None
         while True:
             seen = await self._ports.log.changed(seen)
+            self._changes.bump()
             master = self._ports.log.master
             if master is not None and master != before:
                 before = master
                 for session in list(self._slots):
-                    await self._say(session, MasterChanged())
-
-    async def _say(self, session: SessionId, event: Event, launch: int = 0) -> None:
-        await self.inbox.ref.tell(Internal(session, event, launch))
-
-    async def _fetch(self, session: SessionId, effect: Fetch) -> None:
-        ref = self.inbox.ref
-
-        def progress(done: int, total: int) -> None:
-            ref.offer(Internal(session, Fetching(done, total)))
-
-        fetched = Fetched(effect.tag, "")
-        try:
-            await self._ports.courier.fetch(effect.blobs, effect.sources, progress)
-        except P2PTrainError as error:
-            problem = f"node {self._settings.name!r}: {error}"
-            of_source = isinstance(error, UnreachableError)
-            fetched = Fetched(effect.tag, problem, of_source)
-        await self._say(session, fetched)
-
-    async def _train(self, session: SessionId, slot: Slot, effect: Launch) -> None:
-        """Run one trainer process, from its start to its end."""
-        launch = slot.launch
-        folder = self._settings.workdir / session / f"{launch}"
-        with slot.scope as scope:
-            try:
-                await trio.to_thread.run_sync(make_empty, folder)
-                blobs = (effect.spec, *effect.blobs)
-                load = await load_frame(
-                    self._ports, self._settings, session, blobs, folder
-                )
-                trainer = await self._ports.engine.launch(folder)
-            except P2PTrainError as error:
-                fault = Fault(f"node {self._settings.name!r}: {error}", of_node=True)
-                await self._say(session, FromProcess(fault), launch)
-                return
-            slot.trainer = trainer
-            _log.info("trainer started", session=session, pid=trainer.pid)
-            try:
-                await trainer.send(load)
-                async for frame in trainer.frames():
-                    if isinstance(frame, Loaded):
-                        seconds = round(frame.seconds, 2)
-                        _log.info("trainer loaded", session=session, seconds=seconds)
-                    await self._say(session, FromProcess(frame), launch)
-            finally:
-                if slot.trainer is trainer:
-                    slot.trainer = None
-                with trio.CancelScope(
-                    shield=True, deadline=trio.current_time() + CLOSE_S
-                ):
-                    await trainer.aclose()
-                    await trio.to_thread.run_sync(remove, folder)
-        if scope.cancelled_caught:
-            _log.info("trainer ended", session=session)
-
-    async def _tell(self, slot: Slot, frame: ToTrainer, state: BlobRef | None) -> None:
-        if state is not None and isinstance(frame, RunView):
-            path = await self._ports.blobs.path(state.digest)
-            frame = replace(frame, state_path=str(path or ""))
-        if slot.trainer is not None:
-            await slot.trainer.send(frame)
-
-    async def _adopt(self, session: SessionId, effect: Adopt) -> None:
-        blobs: list[BlobRef] = []
-        problem = ""
-        try:
-            for path, name in effect.files:
-                blobs.append(await self._ports.blobs.adopt(Path(path), name))
-        except P2PTrainError as error:
-            problem = f"node {self._settings.name!r}: {error}"
-        await self._say(session, Adopted(effect.tag, tuple(blobs), problem))
-
-    # --- parity
-
-    async def _parity(self, mail: Mail) -> None:
-        ask = mail.message
-        assert isinstance(ask, ParityAsk)
-        assert mail.reply is not None
-        try:
-            folder = self._settings.workdir / f"parity-{self._next_folder()}"
-            answer = await check_parity(self._ports, self._settings, ask, folder)
-        except P2PTrainError as error:
-            answer = ParityAnswer(str(error), ())
-        mail.reply.send(answer)
+                    await self._tasks.say(session, MasterChanged())

@@ -52,7 +52,23 @@ class Halting(Forming, Recording):
             else:
                 self.workers.forget(node)  # if it comes back, it knows nothing
         self._record(view)
-        self._enter_form()
+        if not self._waits_for_checkpoint(view):
+            self._enter_form()
+
+    def _waits_for_checkpoint(self, view: CommitView) -> bool:
+        """Tell whether a checkpoint of what only leaving nodes hold is on its way to the
+        record.
+        """
+        states = [self._state(seat.node) for seat in view.seats]
+        written = [
+            s.checkpoint.state.step
+            for s in states
+            if s and s.view == view.view and s.checkpoint is not None
+        ]
+        newest = max((kept.step for kept in self.row.checkpoints), default=-1)
+        stays = any(not self.workers.is_leaving(seat.node) for seat in view.seats)
+        late = self._since > self.config.leave_s
+        return not stays and not late and max(written, default=-1) > newest
 
     def _has_ended(self, node: NodeId, view: CommitView) -> bool:
         """Tell whether a seat does not run; one with nothing loaded cannot.

@@ -66,8 +66,11 @@ class Running(Halting):
         self._record(view)
         if self._finished(view, states) or self._stalled(view, states):
             return
+        leaving = [s.node for s in view.seats if self.workers.is_leaving(s.node)]
         if self.stop_wanted:
             self._halt("the session is to stop", drain=True)
+        elif leaving:
+            self._halt(f"nodes {self.workers.names(leaving)} leave", drain=True)
         elif not any(s and s.phase is WorkerPhase.FINISHED for s in states.values()):
             self._let_join(view, states)
 

@@ -33,6 +33,7 @@ class SessionConfig:
         gone_s: the same for a seat whose node is suspected to be dead.
         linger_s: a seat that answers has so long to end its view after the first one.
         drain_s: seats have so long to reach a step boundary.
+        leave_s: a view's last seats wait so long for their checkpoint to be recorded.
         patience_s: a node that prepares without progress for so long is left behind.
         stall_s: no step for so long (or ten times the usual) ends a view.
         first_step_s: allowance for the first step of a view, to begin with.
@@ -50,6 +51,7 @@ class SessionConfig:
     gone_s: float = 0.05
     linger_s: float = 1.5
     drain_s: float = 20.0
+    leave_s: float = 6.0
     patience_s: float = 20.0
     stall_s: float = 4.0
     first_step_s: float = 30.0

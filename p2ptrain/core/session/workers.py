@@ -124,6 +124,15 @@ class Workers:
         member = self.members.get(node)
         return member is not None and member.status is MemberStatus.ALIVE
 
+    def is_leaving(self, node: NodeId) -> bool:
+        """Tell whether a node is in reach, but trains no more."""
+        member = self.members.get(node)
+        return (
+            self.is_alive(node)
+            and member is not None
+            and not (member.capabilities.trains)
+        )
+
     def is_gone(self, node: NodeId) -> bool:
         """Tell whether membership has given a node up."""
         member = self.members.get(node)

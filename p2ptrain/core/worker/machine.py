@@ -226,6 +226,7 @@ class SessionWorker(Hearing):
         elif event.of_source:
             culprit = run.sources[0] if run.sources else ""
             self._set(phase=WorkerPhase.ENDED, reason=event.problem, culprit=culprit)
+            self._set(lacks=run.state.blob.digest if run.state else "")
         else:
             self._decline(event.problem, of_node=True)
 
