@@ -50,6 +50,7 @@ class StepMeta:
         ints: the bytes of the integer buffers after the parts; empty without parts.
         uneven: the parts of this rank left different integers.
         drain: this rank was told to end the view after the step.
+        save: a checkpoint is wanted after the step.
     """
 
     step: int
@@ -58,6 +59,7 @@ class StepMeta:
     ints: bytes
     uneven: bool
     drain: bool
+    save: bool = False
 
 
 @dataclass(frozen=True, slots=True)

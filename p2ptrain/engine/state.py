@@ -61,6 +61,11 @@ class Copy:
     losses: "array[float]"
     history: History
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
     def write(self, path: Path) -> Digest:
         """Write the state file and return the state's digest.
 

@@ -69,6 +69,7 @@ class Turn:
         names: all ranks' nodes, for people.
         check: raises LinkLostError when the view must end at once.
         drain: this rank was told to end the view after the step.
+        save: this rank wants a checkpoint after the step.
         trace: takes what was at work when.
     """
 
@@ -78,12 +79,21 @@ class Turn:
     names: tuple[str, ...]
     check: Callable[[], None]
     drain: bool
+    save: bool
     trace: Trace
 
     @property
     def parts(self) -> range:
         """The parts that this rank computes."""
         return parts_of(self.shares, self.rank)
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What all ranks do after a step: end the view, write a checkpoint."""
+
+    drain: bool
+    save: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +150,9 @@ class Stepper:
         self._reducer = reducer
         self._optimizer = optimizer
 
-    def run(self, turn: Turn) -> tuple[StepFigures, bool]:
-        """Run and apply the next step; return its figures, and whether any rank was
-        told to end the view after it.
+    def run(self, turn: Turn) -> tuple[StepFigures, Wishes]:
+        """Run and apply the next step; return its figures, and what any rank wants to
+        be done after it.
 
         Raises:
             LinkLostError: the view is over; nothing is applied.
@@ -170,7 +180,8 @@ class Stepper:
             comm_s=clock.laps["reduce"],
             note=f"{why}: the step was skipped" if why else "",
         )
-        return figures, any(m.drain for m in metas)
+        drain, save = any(m.drain for m in metas), any(m.save for m in metas)
+        return figures, Wishes(drain=drain, save=save)
 
     def restored(self) -> None:
         """Go on from a state that was put in place of the old one."""
@@ -212,6 +223,7 @@ class Stepper:
             ints=min(ints, default=b""),
             uneven=len(ints) > 1,
             drain=turn.drain,
+            save=turn.save,
         )
 
     def _skip(self, why: str, kept: Sequence[int]) -> None:

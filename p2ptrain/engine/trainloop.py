@@ -9,6 +9,7 @@ there is done then, once.
 """
 
 import math
+import time
 from collections.abc import Sequence
 
 from torch import Tensor
@@ -22,7 +23,7 @@ from p2ptrain.engine.outbox import Outbox
 from p2ptrain.engine.report import Meter, worker_report
 from p2ptrain.engine.state import ViewNote
 from p2ptrain.engine.step import Turn
-from p2ptrain.engine.writer import Label
+from p2ptrain.engine.writer import Label, Pace
 from p2ptrain.errors import LinkLostError
 from p2ptrain.ids import Digest
 from p2ptrain.messages.record import Seat
@@ -57,7 +58,8 @@ class ViewRun:
         self._outbox = outbox
         self._meter = Meter(frame.view, outbox.send)
         self._names: tuple[str, ...] = ()
-        self._snapshot = False
+        self._snapshot = self._save = False
+        self._pace = Pace(len(frame.seats))
         self.deferred: list[ToTrainer] = []  # commands for after the view
 
     def train(self, group: Group) -> FromTrainer:
@@ -120,7 +122,7 @@ class ViewRun:
     def _settle(self, group: Group) -> Digest:
         """Do what is due at this boundary; return the digest if it was compared."""
         job, step = self._job, self._job.state.step
-        due = job.checkpoint_due(step)
+        due, self._save = self._save or job.checkpoint_due(step), False
         digest = Digest("")
         if due or job.digest_due(step):
             digest = self._compare(group)
@@ -174,7 +176,11 @@ class ViewRun:
     def _write(self, purpose: str) -> None:
         job = self._job
         label = Label(self._frame.view, purpose, job.schedule.complete(job.state.step))
-        job.writer.begin(job.state.copy(), label)
+        began = time.monotonic()
+        copy = job.state.copy()
+        if purpose == "checkpoint":
+            self._pace.wrote(time.monotonic() - began, copy.nbytes)
+        job.writer.begin(copy, label)
 
     def _take_commands(self) -> None:
         while (command := self._commands.waiting()) is not None:
@@ -189,7 +195,7 @@ class ViewRun:
     def _step(self, group: Group) -> str | None:
         """Run a step; return why the view ends after it, or None."""
         self.check()
-        view, frame = self._frame.view, self._frame
+        job, view, frame = self._job, self._frame.view, self._frame
         reason = self._commands.drain(view)
         turn = Turn(
             group=group,
@@ -198,16 +204,18 @@ class ViewRun:
             names=self._names,
             check=self.check,
             drain=reason is not None,
+            save=frame.rank == 0 and self._pace.is_due(job.writer),
             trace=self._job.trace,
         )
-        figures, drained = self._job.stepper.run(turn)
-        self._job.totals.add(figures)
-        self._meter.applied(self._job.state.step, figures)
-        if not drained or self._job.state.step >= self._job.schedule.steps:
+        figures, wishes = job.stepper.run(turn)
+        job.totals.add(figures)
+        self._meter.applied(job.state.step, figures)
+        self._save = wishes.save
+        if not wishes.drain or job.state.step >= job.schedule.steps:
             return None
         if len(frame.seats) == 1:  # nobody else holds the state
             self._write("checkpoint")
-            self._job.writer.wait()
+            job.writer.wait()
         return reason or "another rank was told to end the view"
 
     def _finish(self, digest: Digest) -> RunFinished:

@@ -1,13 +1,21 @@
 """Writes copies of the state while training goes on: one at a time, in a thread."""
 
 import itertools
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from p2ptrain.engine.state import Copy
 from p2ptrain.messages.trainer import StateWritten
+
+LONE_S: Final = 1.0
+AT_LEAST_S: Final = 5.0
+AT_MOST_S: Final = 1800.0
+COPY_SHARE: Final = 100.0
+BYTES_PER_S: Final = 2e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +25,35 @@ class Label:
     view: int
     purpose: str  # ``checkpoint`` or ``snapshot``
     epoch: int  # complete epochs
+
+
+class Pace:
+    """When the next checkpoint is due, beside those that the job asks for.
+
+    Often, for what was trained since is lost with the last rank that holds it; but a
+    copy may take a hundredth of the time, and on its way to a second node
+    ``BYTES_PER_S`` of the network.
+
+    Args:
+        world: ranks of the view; a lone one's state is nowhere else.
+        now: the clock, in seconds.
+    """
+
+    def __init__(self, world: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._floor_s = LONE_S if world == 1 else AT_LEAST_S
+        self._since = now()
+        self._pause_s = self._floor_s
+
+    def wrote(self, copy_s: float, nbytes: int) -> None:
+        """Learn from a checkpoint: the seconds of its copy, and its size."""
+        wanted = max(self._floor_s, COPY_SHARE * copy_s, nbytes / BYTES_PER_S)
+        self._pause_s = min(AT_MOST_S, wanted)
+        self._since = self._now()
+
+    def is_due(self, writer: "StateWriter") -> bool:
+        """Tell whether it is time, and nothing is being written."""
+        return self._now() - self._since >= self._pause_s and not writer.busy
 
 
 class StateWriter:

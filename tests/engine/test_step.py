@@ -67,13 +67,14 @@ class Bench:
 
     def run(self, group=None, check=lambda: None, drain=False):
         turn = Turn(
-            group or solo(),
-            0,
-            (self.count_of_parts,),
-            ("ant",),
-            check,
-            drain,
-            Trace(None),
+            group=group or solo(),
+            rank=0,
+            shares=(self.count_of_parts,),
+            names=("ant",),
+            check=check,
+            drain=drain,
+            save=False,
+            trace=Trace(None),
         )
         return self.stepper.run(turn)
 
@@ -81,12 +82,12 @@ class Bench:
 @pytest.mark.parametrize("exact", [False, True])
 def test_a_step_takes_the_mean_over_parts(exact):
     bench = Bench(exact=exact)
-    figures, drained = bench.run()
+    figures, wishes = bench.run()
     assert bench.weight.tolist() == [-0.5] * 3  # rate 1, gradients 0 and 1
     assert bench.mean.tolist() == [1.5] * 3
     assert bench.count.item() == 1
     assert (bench.state.step, list(bench.state.losses)) == (1, [0.5])
-    assert (figures.loss, figures.samples, drained) == (0.5, 8, False)
+    assert (figures.loss, figures.samples, wishes.drain) == (0.5, 8, False)
     assert bench.spreads == 1
     bench.run()
     assert bench.weight.tolist() == [-0.5 - 0.5 * 10.5] * 3  # the rate of its step

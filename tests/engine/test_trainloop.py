@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from p2ptrain.engine import evaluate, trainloop
+from p2ptrain.engine import evaluate, trainloop, writer
 from p2ptrain.messages.trainer import (
     EpochEnded,
     Fault,
@@ -329,4 +329,32 @@ def test_a_disk_that_refuses_is_a_fault(tmp_path):
     assert "node 'node-0'" in fault.sentence
     assert "cannot write" in fault.sentence
     assert fault.of_node
+    cluster.close()
+
+
+def test_rank_0_asks_for_checkpoints_in_between_and_all_compare(tmp_path, monkeypatch):
+    spec = exact_spec(tmp_path, digest_every=0)
+    truth = undisturbed(tmp_path, spec)
+    monkeypatch.setattr(writer, "AT_LEAST_S", 0.0)
+    cluster = kit.start(tmp_path, spec, 2)
+    cluster.run([1, 3])
+    heard = [t.until(RunFinished, ViewEnded) for t in cluster.trainers]
+    assert {h.last.report.digest for h in heard} == {truth.last.report.digest}
+    steps = [file.step for file in heard[0].files]
+    assert len(steps) > len(truth.files)
+    assert steps == sorted(set(steps))
+    assert heard[1].files == []
+    cluster.close()
+
+
+def test_a_lone_rank_leaves_a_checkpoint_when_it_is_drained(tmp_path, monkeypatch):
+    spec = exact_spec(tmp_path)
+    cluster = kit.start(tmp_path, spec, 1)
+    told = HaltView(1, "it leaves", drain=True)
+    at_step(monkeypatch, 3, lambda: cluster.trainers[0].commands._note(told))
+    cluster.run([4])
+    heard = cluster.trainers[0].until(RunFinished, ViewEnded)
+    assert heard.last.step == 4
+    assert [(f.purpose, f.step) for f in heard.files] == [("checkpoint", 4)]
+    assert heard.files[0].state_digest == heard.last.digest
     cluster.close()

@@ -2,12 +2,22 @@
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from p2ptrain.engine.state import TrainState
-from p2ptrain.engine.writer import Label, StateWriter
+from p2ptrain.engine.writer import (
+    AT_LEAST_S,
+    AT_MOST_S,
+    BYTES_PER_S,
+    COPY_SHARE,
+    LONE_S,
+    Label,
+    Pace,
+    StateWriter,
+)
 from p2ptrain.errors import StorageError
 
 
@@ -80,3 +90,32 @@ def test_a_failure_is_raised_in_the_trainer(tmp_path):
     writer.begin(state().copy(), Label(1, "checkpoint", 0))
     with pytest.raises(StorageError):
         writer.begin(state().copy(), Label(1, "checkpoint", 0))
+
+
+def test_checkpoints_are_paced_by_what_they_cost():
+    now = 0.0
+    pace = Pace(3, lambda: now)
+    idle = SimpleNamespace(busy=False)
+    assert not pace.is_due(idle)
+    now = AT_LEAST_S
+    assert pace.is_due(idle)
+    assert not pace.is_due(SimpleNamespace(busy=True))
+    for copy_s, nbytes, pause in [
+        (0.0, 0, AT_LEAST_S),
+        (0.2, 0, 0.2 * COPY_SHARE),
+        (0.0, 200_000_000, 200_000_000 / BYTES_PER_S),
+        (60.0, 0, AT_MOST_S),
+    ]:
+        pace.wrote(copy_s, nbytes)
+        at = now
+        now = at + pause - 0.01
+        assert not pace.is_due(idle)
+        now = at + pause
+        assert pace.is_due(idle)
+
+
+def test_a_lone_rank_saves_soon():
+    now = 0.0
+    pace = Pace(1, lambda: now)
+    now = LONE_S
+    assert pace.is_due(SimpleNamespace(busy=False))

@@ -490,3 +490,29 @@ async def test_a_process_that_used_nng_ends_cleanly() -> None:
         _, problem = await trio.to_thread.run_sync(child.communicate, "\n")
     assert child.returncode == 0
     assert not problem
+
+
+@pytest.mark.processes
+async def test_who_closes_its_connection_is_told_at_once() -> None:
+    child, address = await trio.to_thread.run_sync(open_child)
+    lost: list[str] = []
+    told = trio.Event()
+
+    def note(gone: str) -> None:
+        lost.append(gone)
+        told.set()
+
+    async with plain() as asker:
+        asker.on_lost(note)
+        assert await asker.request(address, b"x", 5.0) == b"x"
+        await trio.sleep(0.2)
+        assert lost == []
+        child.kill()
+        with trio.fail_after(0.5):
+            await told.wait()
+        assert lost == [address]
+        with pytest.raises(UnreachableError):
+            await asker.request(address, b"x", 0.2)
+    await trio.sleep(0.1)
+    assert lost == [address]  # closing our own end is no loss
+    child.communicate()

@@ -16,7 +16,7 @@ from p2ptrain.core.session.types import (
     Stage,
 )
 from p2ptrain.core.session.workers import Workers
-from p2ptrain.ids import NodeId
+from p2ptrain.ids import Digest, NodeId
 from p2ptrain.messages.record import (
     BlobRef,
     Command,
@@ -78,6 +78,7 @@ class Base:
         self._drain = False
         self._halt_reason = ""
         self._first_end: float | None = None
+        self._lacked: dict[Digest, set[int]] = {}  # states, and views that missed them
         self._left_out: set[NodeId] = set()  # seats that did not answer at the end
 
     @property

@@ -15,7 +15,7 @@ from p2ptrain.core.placement import place
 from p2ptrain.core.session.base import Base, Start
 from p2ptrain.core.session.types import Stage
 from p2ptrain.core.session.workers import LOADED
-from p2ptrain.ids import NodeId
+from p2ptrain.ids import Digest, NodeId
 from p2ptrain.messages.record import CommitView, SessionStatus
 from p2ptrain.messages.session import (
     Halt,
@@ -27,6 +27,8 @@ from p2ptrain.messages.session import (
 )
 
 SOURCES_MAX = 8
+LACK_MAX = 2  # views that may miss a checkpoint before an older one is taken
+LACK_AGAIN_S = 30.0
 SAID_MAX = 4  # reasons in a sentence
 KEEPS_STATE = frozenset({WorkerPhase.ENDED, WorkerPhase.FINISHED})
 
@@ -200,17 +202,28 @@ class Forming(Base):
         return None
 
     def _from_checkpoint(self) -> Start | None:
-        """Start at the newest checkpoint that is in reach."""
-        for kept in reversed(self.row.checkpoints):
+        """Start at the newest checkpoint that is in reach and whose bytes are good."""
+        kept_all = self.row.checkpoints
+        good = [kept for kept in kept_all if not self._is_lost(kept.blob.digest)]
+        for kept in reversed(good):
             holders = tuple(n for n in kept.holders if self.workers.is_alive(n))
             if holders:
                 state = StateRef(kept.step, kept.blob, kept.state_digest)
                 return Start(kept.step, state, holders, kept.state_digest)
-        newest = self.row.checkpoints[-1]
+        newest = (good or kept_all)[-1]
         names = self.workers.names(newest.holders)
         why = f"checkpoint {newest.step} is on {names} only: bring one of them back"
+        if not good:
+            why = (
+                f"no checkpoint can be read: the newest, {newest.step}, was on {names}"
+            )
+            if self._since > LACK_AGAIN_S:
+                self._lacked.clear()  # they may have been out of reach only
         self._set_status(SessionStatus.PAUSED, why)
         return None
+
+    def _is_lost(self, digest: Digest) -> bool:
+        return len(self._lacked.get(digest, ())) >= LACK_MAX
 
     def _from_nothing(self, loaded: Loaded) -> Start | None:
         """Start at step 0; a worker that trained elsewhere must load anew."""

@@ -9,7 +9,7 @@ from p2ptrain.core.session.forming import Forming
 from p2ptrain.core.session.recording import Recording
 from p2ptrain.core.session.types import Stage
 from p2ptrain.core.session.workers import LOADED
-from p2ptrain.ids import NodeId
+from p2ptrain.ids import Digest, NodeId
 from p2ptrain.messages.record import CommitView
 from p2ptrain.messages.session import Halt, WorkerPhase
 
@@ -34,6 +34,7 @@ class Halting(Forming, Recording):
         """Order seats to end the view until they have, or are given up."""
         view = self.view
         assert view is not None
+        self._note_lack(view)
         open_nodes = [s.node for s in view.seats if not self._has_ended(s.node, view)]
         if self._first_end is None and len(open_nodes) < len(view.seats):
             self._first_end = self._now
@@ -55,10 +56,15 @@ class Halting(Forming, Recording):
         if not self._waits_for_checkpoint(view):
             self._enter_form()
 
+    def _note_lack(self, view: CommitView) -> None:
+        """Count views that could not begin because nobody had what they begin from."""
+        for seat in view.seats:
+            state = self._state(seat.node)
+            if state is not None and state.lacks and state.view == view.view:
+                self._lacked.setdefault(Digest(state.lacks), set()).add(view.view)
+
     def _waits_for_checkpoint(self, view: CommitView) -> bool:
-        """Tell whether a checkpoint of what only leaving nodes hold is on its way to the
-        record.
-        """
+        """Tell whether a checkpoint of what only leaving nodes hold is on its way."""
         states = [self._state(seat.node) for seat in view.seats]
         written = [
             s.checkpoint.state.step

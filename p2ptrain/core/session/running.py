@@ -110,6 +110,8 @@ class Running(Halting):
         seats: list[RingSeat] = []
         for seat in view.seats:
             state = states[seat.node]
+            if state is None and self.workers.is_alive(seat.node):
+                self._prepare(seat.node)  # it answers, whatever it is at
             if state is None or not state.ring:
                 return
             seats.append(RingSeat(seat.node, seat.share, state.ring))

@@ -57,6 +57,7 @@ class Hearing:
         self._halted_at = 0.0
         self._snapshot_step: int | None = None  # as last asked of the trainer
         self._written: dict[str, StateWritten] = {}
+        self._ended: ViewEnded | None = None  # heard, but not yet said
         self._finished: RunFinished | None = None
         self._report_at = 0.0
         self._now = 0.0
@@ -92,13 +93,23 @@ class Hearing:
             case EpochEnded(_, figures):
                 epochs = (*self.state.epochs, figures)
                 self._set(epochs=epochs[-EPOCHS_KEPT:])
-            case ViewEnded(_, step, digest, reason, culprit):
-                self._set(phase=WorkerPhase.ENDED, step=step, digest=digest)
-                self._set(reason=reason, culprit=culprit)
+            case ViewEnded():
+                self._ended = frame
+                self._end_view()
             case RunFinished():
                 self._run_finished(frame)
             case _:
                 assert_never(frame)
+
+    def _end_view(self) -> None:
+        """Say that the view ended; a lone rank's checkpoint goes with the word."""
+        frame, run = self._ended, self._run
+        alone = run is not None and len(run.seats) == 1
+        if frame is None or (alone and self._written):
+            return
+        self._ended = None
+        self._set(phase=WorkerPhase.ENDED, step=frame.step, digest=frame.digest)
+        self._set(reason=frame.reason, culprit=frame.culprit)
 
     def _loaded(self, frame: Loaded) -> None:
         self._snapshot_step = None
@@ -160,6 +171,7 @@ class Hearing:
                 self._set(snapshot=state)
             else:
                 self._set(checkpoint=Checkpoint(state, frame.epoch))
+            self._end_view()
 
     def _decline(self, reason: str, *, of_node: bool) -> None:
         """Say why this node cannot take part now."""

@@ -130,7 +130,7 @@ class SessionWorker(Hearing):
         if self.state.phase not in LOADED and not self._fetches_state():
             return  # the order will be repeated
         self._run = order
-        self._finished = self._snapshot_step = None
+        self._finished = self._snapshot_step = self._ended = None
         fresh = WorkerState(
             node=self.state.node,
             session=self.state.session,

@@ -10,6 +10,7 @@ from p2ptrain.core.consensus import (
     Bootstrap,
     Consensus,
     ConsensusConfig,
+    Lost,
     Peers,
     ProposeCommand,
     Proposed,
@@ -266,3 +267,40 @@ def test_who_is_asked_to_stand_stands_at_once() -> None:
     votes = node.hear(B, StandNow(1))
     assert node.core.term == 2
     assert votes == [Vote(2, 1, 0, pre=False, transfer=True)]
+
+
+def test_a_leader_that_is_not_counted_on_is_replaced_at_once() -> None:
+    node = Lone(three())
+    node.hear(B, Append(1, CLUSTER, 1, 0, (), 1))
+    assert node.core.leader == B
+    node.wait(0.1)
+    assert node.hear(C, vote(2, pre=True)) == []  # B was heard a moment ago
+    node.step(Lost(C))  # another one: nothing changes
+    assert node.hear(C, vote(2, pre=True)) == []
+    node.step(Lost(B))
+    assert granted(node.hear(C, vote(2, pre=True)))
+    asked = [e for e in node.wait(0.16) if isinstance(e, Send)]
+    assert {type(e.message) for e in asked} == {Vote}
+    assert node.core.term == 1  # it only asks whether it would be elected
+
+
+def test_a_leader_that_lives_after_all_keeps_its_place() -> None:
+    node = Lone(three())
+    node.hear(B, Append(1, CLUSTER, 1, 0, (), 1))
+    node.step(Lost(B))
+    node.hear(B, Append(1, CLUSTER, 1, 0, (), 1))
+    assert node.hear(C, vote(2, pre=True)) == []
+    assert not [e for e in node.wait(0.5) if isinstance(e, Send)]
+    assert node.core.leader == B
+
+
+def test_an_election_is_tried_again_when_a_voter_returns() -> None:
+    node = Lone(three())
+    node.step(Peers(((A, 9.0),), ()))
+    node.wait(1.2)
+    assert node.core.role is Role.CANDIDATE
+    until = node.core.deadline
+    node.step(Peers(((A, 9.0), (NodeId("d" * 32), 0.0)), ()))  # no voter
+    assert node.core.deadline == until
+    node.step(Peers(((A, 9.0), (B, 0.0)), ()))
+    assert node.core.deadline <= node.now + 0.15

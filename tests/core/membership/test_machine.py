@@ -417,3 +417,17 @@ def test_after_a_pause_of_its_own_it_blames_nobody(make_record: Any) -> None:
     assert suspect in core.members()
     assert core.health == 1
     assert 60.0 < core.deadline < 61.0
+
+
+def test_who_closes_the_connection_is_suspected_at_once(make_record: Any) -> None:
+    core = born(make_record)
+    introduce(core, make_record, 2, 3)
+    gone = make_record(2)
+    effects = core.step(0.1, Failed(gone.control, closed=True))
+    changed = [one.member for one in effects if isinstance(one, Changed)]
+    assert [(m.node, m.status) for m in changed] == [(gone.node, SUSPECT)]
+    assert not [
+        one
+        for one in core.step(0.1, Failed("10.0.0.99:1", closed=True))
+        if isinstance(one, Changed)
+    ]

@@ -343,3 +343,43 @@ def test_a_start_belongs_to_the_view_that_was_proposed_with_it() -> None:
     core._take_seats({node_id(0): state}, Start(5, None, ()))
     core._take_seats({node_id(0): state}, Start(6, None, ()))
     assert core._start == Start(5, None, ())
+
+
+def damage(lab: Lab, step: int) -> None:
+    """Nobody holds the bytes of a checkpoint any more."""
+    for kept in lab.row.checkpoints:
+        if kept.step == step:
+            for node in lab.nodes:
+                node.held.discard(kept.blob.digest)
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before() -> None:
+    lab = Lab(Plan(epochs=4))
+    lab.until(lambda: len(lab.row.checkpoints) == 2)
+    damage(lab, 20)
+    for i in range(3):
+        lab.kill_trainer(i)
+    assert lab.finish().status is DONE
+    begins = [view.first_step for view in lab.views]
+    assert 10 in begins
+    assert begins.index(10) <= 3
+    assert lab.row.result is not None
+    assert lab.row.result.state_digest == digest_at(40)
+    assert [e.epoch for e in lab.row.epochs] == [0, 1, 2, 3]
+
+
+def test_without_a_readable_checkpoint_the_session_waits_and_says_so() -> None:
+    lab = Lab(Plan(epochs=4))
+    lab.until(lambda: len(lab.row.checkpoints) == 1)
+    (kept,) = lab.row.checkpoints
+    damage(lab, kept.step)
+    for i in range(3):
+        lab.kill_trainer(i)
+    lab.until(lambda: "no checkpoint can be read" in lab.row.reason, 60)
+    assert lab.row.status is PAUSED
+    names = ", ".join(repr(lab.names[node]) for node in kept.holders)
+    assert lab.row.reason == (
+        f"no checkpoint can be read: the newest, {kept.step}, was on {names}"
+    )
+    lab.nodes[0].held.add(kept.blob.digest)  # a disk is put back
+    assert lab.finish(120).status is DONE

@@ -1,6 +1,9 @@
 """Views that run: joiners, stalls, seats that are not taken, results."""
 
+from dataclasses import replace
+
 from p2ptrain.ids import digest_of
+from p2ptrain.members import MemberStatus
 from p2ptrain.messages.record import SessionStatus
 from tests.core.session.world import Lab, Plan, node_id
 
@@ -109,3 +112,51 @@ def test_the_result_is_made_again_when_its_writer_dies_before_it_is_safe() -> No
     assert row.result is not None
     assert node_id(0) not in row.result.holders
     assert len(lab.views) == 2
+
+
+def test_a_node_that_leaves_steps_out_at_a_boundary() -> None:
+    lab = Lab(Plan(nodes=3, steps=200))
+    lab.until_step(10)
+    at = lab.world.now
+    lab.retire(2)
+    lab.until(lambda: len(lab.views) == 2 and 2 in lab.began)
+    assert set(lab.seats()) == {"a", "b"}
+    assert lab.gap(at) < 0.3
+    assert lab.nodes[2].trainer is not None
+    assert lab.nodes[2].trainer.step == lab.views[1].first_step
+    assert lab.finish().status is DONE
+    assert [len(views) for views in lab.applied.values()] == [1] * 200
+
+
+def test_what_only_a_leaving_node_holds_is_recorded_first() -> None:
+    lab = Lab(Plan(nodes=1, steps=200))
+    lab.until_step(13)
+    lab.retire(0)
+    lab.until(lambda: lab.row.status is SessionStatus.PAUSED)
+    (kept,) = lab.row.checkpoints
+    assert kept.step == lab.nodes[0].trainer.step >= 13
+    lab.kill(0)
+    lab.restart(0)
+    lab.retire(0, trains=True)
+    assert lab.finish().status is DONE
+    assert lab.views[1].first_step == kept.step
+    assert [len(views) for views in lab.applied.values()] == [1] * 200
+
+
+def test_a_seat_whose_node_was_started_again_ends_the_view_at_once() -> None:
+    """No neighbour notices, and it was back before it was given up."""
+    lab = Lab(Plan(nodes=3, steps=200, swim_s=30.0))
+    lab.until_step(10)
+    for node in lab.nodes[:2]:
+        assert node.trainer is not None
+        assert node.trainer.ring is not None
+        node.trainer.ring.hangs = True
+    node = lab.nodes[2]
+    node.core = node.trainer = None
+    was = lab.members[node.id]
+    lab.set_member(replace(was, status=MemberStatus.SUSPECT))
+    lab.set_member(replace(was, incarnation=was.incarnation + 1))
+    at = lab.world.now
+    lab.until(lambda: len(lab.views) == 2 and 2 in lab.began)
+    assert lab.world.now - at < 1.0
+    assert lab.finish().status is DONE

@@ -40,7 +40,15 @@ from p2ptrain.messages.record import (
     SessionStatus,
     WorkerReport,
 )
-from p2ptrain.messages.session import EpochFigures, Order, RingSeat
+from p2ptrain.messages.session import (
+    EpochFigures,
+    Halt,
+    Order,
+    RingSeat,
+    Run,
+    WorkerPhase,
+    WorkerState,
+)
 from p2ptrain.messages.trainer import (
     EpochEnded,
     Fault,
@@ -153,6 +161,8 @@ class Ring:
         self.lab.stepped.append((self.lab.world.now, step))
         if self.drain and step < self.lab.plan.steps:
             self.over = True
+            if len(self.nodes) == 1:
+                self.trainers[self.nodes[0]].write("checkpoint", self.view)
             for trainer in self.trainers.values():
                 trainer.end(self.drain, "")
         else:
@@ -308,6 +318,11 @@ class Node:
             return
         self.orders.append(order)
         if self.core is None:
+            if isinstance(order, Run | Halt):  # it is not known here
+                serial = int(self.lab.world.now * 1e6)
+                fetching = WorkerPhase.FETCHING
+                state = WorkerState(self.id, SESSION, 0, fetching, serial=serial)
+                self.lab.report(self, state)
             if type(order).__name__ != "Prepare":
                 return
             self.core = w.SessionWorker(
@@ -454,6 +469,14 @@ class Lab:
         incarnation = old.incarnation + 1
         self.set_member(
             replace(old, incarnation=incarnation, status=MemberStatus.ALIVE)
+        )
+
+    def retire(self, index: int, *, trains: bool = False) -> None:
+        """A node says that it trains no more (or again)."""
+        old = self.members[node_id(index)]
+        capabilities = replace(old.capabilities, trains=trains)
+        self.set_member(
+            replace(old, incarnation=old.incarnation + 1, capabilities=capabilities)
         )
 
     def kill_trainer(self, index: int, sentence: str = "killed by signal 9") -> None:
