@@ -223,7 +223,7 @@ async def measure_rate(folder: Path, cluster: Cluster) -> float:
 
 async def run(arguments: argparse.Namespace, folder: Path) -> dict[str, object]:
     rng = random.Random(arguments.seed)
-    cluster = Cluster(folder / "cluster", NODES, {"trace": True})
+    cluster = Cluster(folder / "cluster", NODES, {"trace": True, "warm": True})
     await cluster.begin()
     try:
         rate = await measure_rate(folder, cluster)

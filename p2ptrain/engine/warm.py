@@ -5,6 +5,8 @@ first frame. It gets its folder when it is given away: its log and its working d
 move along with the folder that they lie in.
 """
 
+import shutil
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -53,10 +55,12 @@ class WarmEngine:
             self._spare = await self._engine.launch(self._folder)
 
     async def aclose(self) -> None:
-        """End the spare."""
+        """End the spare, and remove its files."""
         spare, self._spare = self._spare, None
-        if spare is not None:
+        if spare is not None and self._folder is not None:
             await spare.aclose()
+            remove = partial(shutil.rmtree, self._folder, ignore_errors=True)
+            await trio.to_thread.run_sync(remove)
 
     async def _move(self, workdir: Path) -> bool:
         assert self._folder is not None

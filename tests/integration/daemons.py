@@ -20,6 +20,7 @@ from p2ptrain.members import MemberStatus
 from p2ptrain.messages.gate import Nodes, NodesRequest
 
 START_S = 60.0
+ROOT = Path(__file__).parent.parent.parent
 
 
 @dataclass
@@ -30,6 +31,7 @@ class Daemon:
     home: Path
     settings: dict[str, object]
     process: subprocess.Popen[bytes] | None = None
+    fault: dict[str, object] | None = None  # as in ``tests.chaos.victim``
 
     @property
     def socket(self) -> Path:
@@ -52,13 +54,18 @@ class Daemon:
         ]
         file.write_text("".join(lines))
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        module = "p2ptrain"
+        if self.fault is not None:
+            module = "tests.chaos.victim"
+            environment |= {"CHAOS": json.dumps(self.fault)}
         with (self.home / "daemon.log").open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "p2ptrain", "join", "--config", str(file)],
+                [sys.executable, "-m", module, "join", "--config", str(file)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 env=environment,
+                cwd=ROOT,
             )
 
     def kill(self) -> None:
@@ -72,6 +79,12 @@ class Daemon:
         """Pids of the processes that the daemon has started."""
         children = Path(f"/proc/{self.pid}/task").glob("*/children")
         return [int(pid) for file in children for pid in file.read_text().split()]
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the daemon is frozen."""
+        stat = Path(f"/proc/{self.pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0] == "T"
 
     def freeze(self) -> None:
         """Stop the daemon and its trainers, as a machine that hangs."""
@@ -117,6 +130,7 @@ class Cluster:
                 "plain": True,
                 "mdns": False,
                 "threads": 1,
+                "warm": False,  # trainers that nobody uses cost these tests seconds
                 "bootstrap": index == 0,
                 "seeds": [f"127.0.0.1:{ports[0]}"] if index else [],
             }
