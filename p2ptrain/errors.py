@@ -141,3 +141,12 @@ class LinkLostError(P2PTrainError):
         super().__init__(f"ring link to rank {rank}: {problem}")
         self.rank = rank
         self.problem = problem
+
+
+def sole(error: BaseException) -> BaseException:
+    """Return what a group of errors is about: the first of ours, else the first."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = [sole(each) for each in error.exceptions]
+    ours = [leaf for leaf in leaves if isinstance(leaf, P2PTrainError)]
+    return (ours or leaves)[0]

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 from p2ptrain.cli.arguments import make_parser
-from p2ptrain.errors import ExitCode, P2PTrainError
+from p2ptrain.errors import ExitCode, P2PTrainError, sole
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _explain(error: BaseException) -> int:
     """Print one sentence; a fault of ours also leaves a trace to report."""
-    cause = _sole(error)
+    cause = sole(error)
     if isinstance(cause, P2PTrainError):
         print(f"p2ptrain: {cause}", file=sys.stderr)  # noqa: T201
         return cause.exit_code
@@ -41,12 +41,3 @@ def _explain(error: BaseException) -> int:
         where = text
     print(f"p2ptrain: unexpected {cause!r}; please report it: {where}", file=sys.stderr)  # noqa: T201
     return ExitCode.FAILED
-
-
-def _sole(error: BaseException) -> BaseException:
-    """Return what a group of errors is about: the first that is ours."""
-    if not isinstance(error, BaseExceptionGroup):
-        return error
-    leaves = [_sole(each) for each in error.exceptions]
-    ours = [leaf for leaf in leaves if isinstance(leaf, P2PTrainError)]
-    return (ours or leaves)[0]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import structlog
 import trio
 
-from p2ptrain.errors import LocalError
+from p2ptrain.errors import LocalError, StorageError, sole
 
 _log = structlog.get_logger()
 
@@ -50,9 +50,13 @@ async def supervise(
             now = trio.current_time()
             failures.append(now)
             recent = [at for at in failures if now - at < policy.window_s]
-            _log.error("actor failed", actor=name, exc_info=error)
+            cause = sole(error)
+            if isinstance(cause, StorageError):  # the disk's fault needs no trace
+                _log.error("actor failed", actor=name, reason=str(cause))
+            else:
+                _log.error("actor failed", actor=name, exc_info=error)
             if len(recent) > policy.restarts:
-                sentence = f"{name} failed {len(recent)} times: {error}"
+                sentence = f"{name} failed {len(recent)} times: {cause}"
                 raise LocalError(sentence) from error
             await trio.sleep(policy.pause_s * 2 ** (len(recent) - 1))
         else:

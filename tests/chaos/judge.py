@@ -1,6 +1,5 @@
 """What must hold after any fault."""
 
-import os
 import socket
 from pathlib import Path
 
@@ -75,7 +74,3 @@ def is_ours(pid: int) -> bool:
         )
     except OSError:
         return False
-
-
-def descriptors(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))

@@ -13,13 +13,10 @@ import trio
 
 from p2ptrain.api import AsyncSession, submit_async
 from p2ptrain.engine.package import Package
-from p2ptrain.spec.train import Reduce
 from tests.chaos.judge import Judge
-from tests.integration import jobs
 from tests.integration.daemons import Cluster, Daemon, view_of, wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(120)]
-STEPS = 150
 FROZEN_S = 3.0
 
 
@@ -62,32 +59,6 @@ CASES = [
     Case("view", "before", 1, "kill node", "master"),
     Case("view", "after", 1, "kill node", "master"),
 ]
-
-
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
-    folder = tmp_path_factory.mktemp("job")
-    return jobs.make(
-        folder / "job", steps=STEPS, reduce=Reduce.EXACT, checkpoint_every=25
-    )
-
-
-@pytest.fixture(scope="module")
-def truth(package: Package, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The final digest of an undisturbed run on one node."""
-
-    async def run() -> str:
-        lone = Cluster(tmp_path_factory.mktemp("lone"), 1)
-        await lone.begin()
-        try:
-            session = await submit_async(package, socket=lone.daemons[0].socket)
-            line = await session.wait()
-        finally:
-            lone.stop()
-        assert line.result is not None, line.reason
-        return line.result.state_digest
-
-    return trio.run(run)
 
 
 @pytest.fixture

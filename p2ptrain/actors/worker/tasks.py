@@ -109,6 +109,7 @@ class Tasks:
         except P2PTrainError as error:
             problem = f"node {self._settings.name!r}: {error}"
             of_source = isinstance(error, UnreachableError)
+            _log.warning("cannot fetch", session=session, reason=str(error))
             fetched = Fetched(effect.tag, problem, of_source)
         await self.say(session, fetched)
 
@@ -136,6 +137,8 @@ class Tasks:
                     if isinstance(frame, Loaded):
                         seconds = round(frame.seconds, 2)
                         _log.info("trainer loaded", session=session, seconds=seconds)
+                    elif isinstance(frame, Fault):
+                        _log.warning("trainer gave up", reason=frame.sentence)
                     await self.say(session, FromProcess(frame), launch)
             finally:
                 if slot.trainer is trainer:
@@ -165,6 +168,7 @@ class Tasks:
                 blobs.append(await self._ports.blobs.adopt(Path(path), name))
         except P2PTrainError as error:
             problem = f"node {self._settings.name!r}: {error}"
+            _log.warning("cannot keep a trainer's file", reason=str(error))
         await self.say(session, Adopted(effect.tag, tuple(blobs), problem))
 
     async def parity(self, mail: Mail) -> None:
