@@ -49,3 +49,8 @@ def long_package(tmp_path_factory: pytest.TempPathFactory) -> Package:
 @pytest.fixture(scope="session")
 def long_truth(long_package: Package, tmp_path_factory: pytest.TempPathFactory) -> str:
     return trio.run(undisturbed, tmp_path_factory.mktemp("lone"), long_package)
+
+
+@pytest.fixture(scope="session")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> Package:
+    return make(tmp_path_factory.mktemp("jobs") / "endless", 100_000)
