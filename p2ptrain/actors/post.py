@@ -250,7 +250,8 @@ class PostOffice:
         if cluster and mine and cluster != mine:
             return (
                 f"this node belongs to cluster {mine}, the sender to "
-                f"{cluster!r:.40}: two clusters cannot merge"
+                f"{cluster!r:.40}: two clusters cannot merge; on the node that is to "
+                "move over, run 'p2ptrain cluster recover --follow'"
             )
         return ""
 

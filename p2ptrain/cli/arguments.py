@@ -97,6 +97,21 @@ def _add_cluster(commands: Commands) -> None:
     _command(commands, "leave", "cluster:leave", "leave the cluster for good")
     nodes = _command(commands, "nodes", "cluster:nodes", "show the cluster's nodes")
     _json(nodes)
+    whole = commands.add_parser("cluster", help="recover a cluster")
+    parts = whole.add_subparsers(metavar="COMMAND", required=True)
+    recover = _command(
+        parts,
+        "recover",
+        "recover:recover",
+        "go on with this node's record alone, when most voters are lost for good",
+    )
+    recover.add_argument("--state-dir", type=Path, help="keys, record, blobs")
+    recover.add_argument("--yes", action="store_true", help="do it, not only explain")
+    recover.add_argument(
+        "--follow",
+        action="store_true",
+        help="put this node's record aside, to follow a cluster that was recovered",
+    )
 
 
 def _add_sessions(commands: Commands) -> None:

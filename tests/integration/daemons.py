@@ -31,6 +31,7 @@ class Daemon:
     home: Path
     settings: dict[str, object]
     process: subprocess.Popen[bytes] | None = None
+    environment: dict[str, str] = field(default_factory=dict)
     fault: dict[str, object] | None = None  # as in ``tests.chaos.victim``
 
     @property
@@ -53,7 +54,7 @@ class Daemon:
             f"{key} = {json.dumps(value)}\n" for key, value in self.settings.items()
         ]
         file.write_text("".join(lines))
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        environment = os.environ | {"OMP_NUM_THREADS": "1"} | self.environment
         module = "p2ptrain"
         if self.fault is not None:
             module = "tests.chaos.victim"
