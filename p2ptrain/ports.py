@@ -234,6 +234,11 @@ class Log(Protocol):
         ...
 
     @property
+    def leaderless_s(self) -> float:
+        """Seconds since this node last knew of a master; 0 while it does."""
+        ...
+
+    @property
     def term(self) -> int:
         """The current term."""
         ...

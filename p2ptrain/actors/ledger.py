@@ -94,6 +94,7 @@ class LedgerActor:
         self._waiting: dict[int, Reply[str]] = {}
         self._word = (0, "")  # the registry's word on the entry applied last
         self._token = 0
+        self._leaderless_since: float | None = trio.current_time()
 
     @property
     def cluster(self) -> ClusterId | None:
@@ -104,6 +105,12 @@ class LedgerActor:
     def master(self) -> NodeId | None:
         """The master that this node follows now."""
         return self._core.leader
+
+    @property
+    def leaderless_s(self) -> float:
+        """Seconds since this node last knew of a master; 0 while it does."""
+        lost = self._leaderless_since
+        return 0.0 if lost is None else trio.current_time() - lost
 
     @property
     def term(self) -> int:
@@ -191,6 +198,7 @@ class LedgerActor:
             case Proposed(token, index, refusal):
                 self._answer(token, index, refusal)
             case RoleChanged(role, term, leader):
+                self._note_leader(leader)
                 _log.info("master", role=role, term=term, master=leader or "none")
                 self._changes.bump()
             case WantCompact():
@@ -198,6 +206,12 @@ class LedgerActor:
                 self.inbox.ref.offer(state)
             case _:
                 assert_never(effect)
+
+    def _note_leader(self, leader: NodeId | None) -> None:
+        if leader is not None:
+            self._leaderless_since = None
+        elif self._leaderless_since is None:
+            self._leaderless_since = trio.current_time()
 
     def _apply(self, entry: Entry) -> None:
         try:

@@ -44,6 +44,7 @@ class FakeLog:
     def __init__(self, master: NodeId | None = ME) -> None:
         self.master = master
         self.term = 1
+        self.leaderless_s = 0.0
         self.registry = Registry()
         self.commands: list[Command] = []
         self.fails: P2PTrainError | None = None

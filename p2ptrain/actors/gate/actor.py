@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from p2ptrain import codec
-from p2ptrain.actors.gate.lines import ledger_of, line_of
+from p2ptrain.actors.gate.lines import ledger_of, line_of, why_paused
 from p2ptrain.actors.gate.masters import ask_master
 from p2ptrain.core.registry import SessionRow
 from p2ptrain.errors import (
@@ -148,7 +148,9 @@ class GateActor:
             case NodesRequest():
                 return self._nodes()
             case SessionsRequest(session):
-                return Sessions(tuple(map(line_of, self._rows(session))))
+                ports = self._ports
+                pause = why_paused(ports.log, ports.roster, ports.voters())
+                return Sessions(tuple(line_of(r, pause) for r in self._rows(session)))
             case LedgerRequest(session):
                 return ledger_of(self._rows(session)[0], request)
             case Piece() | PutRequest() | GetRequest() | LeaveRequest():
