@@ -16,10 +16,11 @@ from p2ptrain.core.registry import Registry
 from p2ptrain.errors import PeerError
 from p2ptrain.ids import ClusterId, Digest, NodeId, SessionId, digest_of, session_of
 from p2ptrain.members import Capabilities, Member, MemberStatus
-from p2ptrain.messages.consensus import RaftMessage, RecordState
+from p2ptrain.messages.consensus import RaftMessage, RecordState, Vote, VoteReply
 from p2ptrain.messages.membership import MembershipMessage
 from p2ptrain.messages.record import AddSession, BlobRef, Command, SessionStatus
 from p2ptrain.messages.session import Order, WorkerState
+from p2ptrain.messages.trainer import Fault
 from tests.sim.rafts import EMPTY, node_id, saved_after
 from tests.sim.trainers import RingFrame, SimJob, SimTrainer, digest_at, oracle
 from tests.sim.world import World
@@ -40,6 +41,9 @@ class SimNode:
         self.blobs: dict[Digest, bytes] = {}
         self.partial: dict[Digest, bytearray] = {}
         self.life = 0
+        self.clock_off_s = 0.0  # of the wall clock, which nothing but numbers follow
+        self.slow = 1.0  # everything takes so many times as long
+        self.full = False  # the disk takes no more files
         self.up = self.frozen = False
         self.deferred: list[Callable[[], None]] = []
 
@@ -72,21 +76,30 @@ class SimNode:
         self.pulse()
 
     def member(self) -> Member:
-        world = self.cluster.world
         return Member(
             node=self.id,
             name=f"n{self.index}",
-            incarnation=int(world.now * 1000) + self.life,
+            incarnation=max(0, int(self.wall_s * 1000) + self.life),
             status=MemberStatus.ALIVE,
             control=f"host-{self.index}",
             bulk=f"host-{self.index}",
             capabilities=Capabilities("0", 1, 1, trains=True),
         )
 
+    @property
+    def wall_s(self) -> float:
+        return 1000.0 + self.cluster.world.now + self.clock_off_s
+
     def crash(self) -> None:
+        rng = self.cluster.world.rng
         self.up = self.frozen = False
         self.life += 1
         self.deferred.clear()
+        for data in self.partial.values():  # it was never synced
+            kept = rng.randint(0, len(data))
+            del data[kept if rng.random() < 0.5 else len(data) :]
+            if data and rng.random() < 0.3:
+                data[-1] ^= 0x40
         for trainer in list(self.trainers.values()):
             self.kill_trainer(trainer)
 
@@ -104,7 +117,7 @@ class SimNode:
             else:
                 act()
 
-        self.cluster.world.later(delay, guarded)
+        self.cluster.world.later(delay * self.slow, guarded)
 
     def thaw(self) -> None:
         self.frozen = False
@@ -187,8 +200,10 @@ class SimNode:
         except PeerError:
             return
         for effect in effects:
+            if self.cluster.crashes_between():
+                self.crash()
             if self.life != life:
-                return  # a crash between two effects
+                return
             self.raft_effect(effect)
 
     def raft_effect(self, effect: Any) -> None:
@@ -199,6 +214,7 @@ class SimNode:
                 if cluster.crashes_on_save():
                     self.crash()
             case raft.Send(to, message):
+                cluster.promised(self.id, to, message)
                 self.send(to, message)
             case raft.Apply(entry):
                 cluster.committed(entry)
@@ -282,7 +298,7 @@ class SimNode:
         if session not in self.workers:
             if type(order).__name__ != "Prepare":
                 return
-            born = int(self.cluster.world.now * 1e6) + self.life
+            born = int(self.wall_s * 1e6) + self.life
             host = f"host-{self.index}"
             self.workers[session] = work.SessionWorker(self.id, session, host, born)
         self.work_step(session, work.Ordered(order))
@@ -301,7 +317,8 @@ class SimNode:
 
                 def done(problem: Any) -> None:
                     if self.workers.get(session) is core:
-                        fetched = work.Fetched(tag, problem, of_source=bool(problem))
+                        of_source = bool(problem) and not self.full
+                        fetched = work.Fetched(tag, problem, of_source=of_source)
                         self.work_step(session, fetched)
 
                 self.fetch(blobs, sources, done)
@@ -314,8 +331,9 @@ class SimNode:
                     data = self.blobs[state.digest] if state else None
                     trainer.hear(frame, data)
             case work.Adopt(tag, files):
+                problem = "the disk is full" if self.full else ""
                 blobs = tuple(self.adopt(path, name) for path, name in files)
-                adopted = work.Adopted(tag, blobs, "")
+                adopted = work.Adopted(tag, () if problem else blobs, problem)
                 self.later(0.01, lambda: self.work_step(session, adopted))
             case work.Report(state):
                 if self.raft.leader is not None:
@@ -337,6 +355,13 @@ class SimNode:
         session = SessionId(trainer.session)
         if self.trainers.get(session) is trainer:
             self.work_step(session, work.FromProcess(frame))
+
+    def trainer_died(self, trainer: SimTrainer) -> None:
+        """A trainer process dies by itself; its daemon hears of it."""
+        self.kill_trainer(trainer)
+        session = SessionId(trainer.session)
+        fault = Fault("the trainer process was killed", of_node=True)
+        self.later(0.01, lambda: self.work_step(session, work.FromProcess(fault)))
 
     def kill_trainer(self, trainer: SimTrainer) -> None:
         trainer.dead = True
@@ -361,8 +386,8 @@ class SimNode:
         missing = [blob for blob in blobs if blob.digest not in self.blobs]
         others = tuple(node for node in sources if node != self.id)
         left = len(missing)
-        if not left:
-            self.later(0.001, lambda: done(""))
+        if not left or self.full:
+            self.later(0.001, lambda: done("the disk is full" if left else ""))
             return
         problems: list[str] = []
 
@@ -445,6 +470,7 @@ class SimCluster:
         self.accepted: set[SessionId] = set()
         self.log: dict[int, Any] = {}
         self.leaders: dict[int, NodeId] = {}
+        self.votes: dict[tuple[NodeId, int], NodeId] = {}
         self.is_cruel = False
         self._arrival: dict[tuple[int, int], float] = {}
 
@@ -530,6 +556,17 @@ class SimCluster:
     def leads(self, term: int, node: NodeId) -> None:
         assert self.leaders.setdefault(term, node) == node, f"two leaders in {term}"
 
+    def promised(self, node: NodeId, to: NodeId, message: object) -> None:
+        """A node votes once in a term, whatever happens to it in between."""
+        if isinstance(message, Vote) and not message.pre:
+            vote = node
+        elif isinstance(message, VoteReply) and message.granted and not message.pre:
+            vote = to
+        else:
+            return
+        known = self.votes.setdefault((node, message.term), vote)
+        assert known == vote, f"{node[:4]} votes twice in term {message.term}"
+
     def committed(self, entry: Any) -> None:
         known = self.log.setdefault(entry.index, entry)
         assert known == entry, f"two entries are committed at {entry.index}"
@@ -550,6 +587,9 @@ class SimCluster:
             if other.run.view == trainer.run.view:
                 apart = abs(other.step - trainer.step)
                 assert apart <= 1, f"ranks are {apart} steps apart"
+
+    def crashes_between(self) -> bool:
+        return self.is_cruel and self.world.rng.random() < 0.0005
 
     def crashes_on_save(self) -> bool:
         return self.is_cruel and self.world.rng.random() < 0.002

@@ -271,7 +271,7 @@ class SimTrainer:
             self._compute()
 
     def write(self, purpose: str) -> None:
-        path = f"{purpose}-{self.step}"
+        path = f"{self.session}/{purpose}-{self.step}"
         self.node.files[path] = f"{self.step} {self.value}".encode()
         view = self.run.view if self.run else -1
         digest = digest_at(self.step, self.value)
@@ -312,7 +312,7 @@ class SimTrainer:
         )
         paths = ("", "")
         if run.rank == 0:
-            paths = ("weights", "manifest")
+            paths = (f"{self.session}/weights", f"{self.session}/manifest")
             for path in paths:
                 self.node.files[path] = f"{path} {digest}".encode()
             figures = EpochFigures(0, self.step, 1.0, {})
