@@ -52,7 +52,9 @@ class Config:
         warm: keep a trainer started ahead while this node is idle; a session then
             begins seconds earlier, for the memory of an idle trainer.
         threads: of each trainer; 0 leaves it to the trainer.
-        stall_s: a ring link that moves nothing for so many seconds is lost.
+        stall_s: what is silent for so many seconds is given up; all other deadlines
+            are derived from it, and logged when the daemon starts. More for slow
+            networks.
         log_level: debug, info, warning or error.
         log_json: JSON lines instead of text.
         trace: trainers write Chrome traces of their steps to ``state_dir``/traces.

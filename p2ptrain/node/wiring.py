@@ -23,9 +23,6 @@ from p2ptrain.actors.post import PostOffice, Routes, Surroundings
 from p2ptrain.actors.roster import Neighbourhood, RosterActor
 from p2ptrain.actors.worker import TrainerSettings, WorkerActor, WorkerPorts
 from p2ptrain.config import Config
-from p2ptrain.core.consensus import ConsensusConfig
-from p2ptrain.core.membership import MembershipConfig
-from p2ptrain.core.session import SessionConfig
 from p2ptrain.core.transfer import TransferConfig
 from p2ptrain.engine.process import ProcessEngine
 from p2ptrain.engine.warm import WarmEngine
@@ -38,6 +35,7 @@ from p2ptrain.messages.session import Order, WorkerState
 from p2ptrain.messages.trainer import TlsFiles
 from p2ptrain.net.nng import NngTransport
 from p2ptrain.node.beside import Beside, tidy, watchdog
+from p2ptrain.node.timing import derive
 from p2ptrain.notify import Notifier
 from p2ptrain.runtime.inbox import Inbox, Mail, Ref
 from p2ptrain.runtime.supervise import EDGE, ONCE, supervise
@@ -79,7 +77,9 @@ class Node:
         self._adapters = adapters
         self._stop = stop
         rng = random.Random(secrets.randbits(64))  # noqa: S311  # spreads time-outs
-        start = Neighbourhood(self._member(), config.seeds, MembershipConfig())
+        self._timing = derive(config.stall_s)
+        membership = self._timing.membership
+        start = Neighbourhood(self._member(), config.seeds, membership)
         self.roster = RosterActor(start, self._send_to, rng)
         self.courier = CourierActor(
             Depot(self.me, adapters.blobs, adapters.bulk, self.roster.bulk_of),
@@ -92,7 +92,7 @@ class Node:
         self.ledger = LedgerActor(
             LedgerPorts(adapters.record, self.post, self.roster),
             adapters.saved,
-            ConsensusConfig(),
+            self._timing.consensus,
             rng,
         )
         self.worker = WorkerActor(
@@ -111,7 +111,7 @@ class Node:
                 lambda: self.ledger.voters,
                 time.time,
             ),
-            SessionConfig(),
+            self._timing.session,
         )
         self.gate = GateActor(self._gate_ports(), __version__)
         self.post.route(self._routes())
@@ -149,6 +149,7 @@ class Node:
             nursery.start_soon(watchdog, notifier, self.inboxes)
             notifier.ready(f"node {self._config.name} listens on {self._address}")
             _log.info("ready", node=self.me, address=self._address)
+            _log.info("deadlines", **self._timing.figures())
 
     async def leave(self) -> None:
         """Leave the cluster for good, then end the daemon."""
@@ -214,7 +215,7 @@ class Node:
             advertise=self._address.rpartition(":")[0].strip("[]"),
             ports=config.ring_ports,
             tls=TlsFiles(str(tls.ca), str(tls.cert), str(tls.key)) if tls else None,
-            stall_s=config.stall_s,
+            stall_s=self._timing.ring_s,
             trace_dir=str(config.state_dir / "traces") if config.trace else "",
         )
 

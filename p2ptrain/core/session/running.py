@@ -1,7 +1,6 @@
 """A view that runs: orders, progress, joiners, and the result at its end."""
 
-import statistics
-
+from p2ptrain.core.patience import Patience
 from p2ptrain.core.registry import SessionRow
 from p2ptrain.core.session.base import Start
 from p2ptrain.core.session.halting import Halting
@@ -40,6 +39,7 @@ class Running(Halting):
         self._joined_at = self._ended_at = float("-inf")
         self._pause_s = 0.0  # from the end of a view to the first step of the next
         self._best_step = -1
+        self._patience = Patience(config.stall_s, ALLOWANCE_MAX_S, STALL_STEPS)
         self._allowance_s = config.first_step_s
 
     def _begin(self, view: CommitView) -> None:
@@ -48,6 +48,7 @@ class Running(Halting):
             self._start = Start(view.first_step, None, ())
         self._moved_at = self._formed_at = self._now
         self._best_step = view.first_step
+        self._patience.forget()
         self._left_out.clear()
         self._drain = False
         shares = {self.workers.name(seat.node): seat.share for seat in view.seats}
@@ -142,13 +143,14 @@ class Running(Halting):
             if self._best_step == view.first_step and self._ended_at > float("-inf"):
                 self._pause_s = self._now - self._ended_at
             self._best_step, self._moved_at = best, self._now
+            for state in known:
+                if state.step_s > 0:
+                    self._patience.observe(state.step_s)
         if any(s.phase is WorkerPhase.FETCHING for s in known):
             self._moved_at = self._now
-        usual = [s.step_s for s in known if s.step_s > 0]
         limit = self._allowance_s
         if self._best_step > view.first_step:
-            slow = STALL_STEPS * statistics.median(usual) if usual else 0.0
-            limit = max(self.config.stall_s, slow)
+            limit = self._patience.limit_s
         if self._now - self._moved_at <= limit:
             return False
         if self._best_step == view.first_step:

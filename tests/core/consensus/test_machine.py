@@ -304,3 +304,12 @@ def test_an_election_is_tried_again_when_a_voter_returns() -> None:
     assert node.core.deadline == until
     node.step(Peers(((A, 9.0), (B, 0.0)), ()))
     assert node.core.deadline <= node.now + 0.15
+
+
+def test_a_vote_in_a_term_that_was_known_before_outlives_a_crash() -> None:
+    node = Lone(three())
+    node.hear(B, VoteReply(2, pre=False, granted=False))  # so term 2 has begun
+    assert node.core.term == 2
+    assert granted(node.hear(C, vote(2)))
+    assert node.disk.vote == C
+    assert not granted(node.restart().hear(B, vote(2)))
