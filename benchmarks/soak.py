@@ -127,7 +127,8 @@ async def run(minutes: float, folder: Path) -> dict[str, object]:
     cluster = Cluster(folder / "cluster", 3, {"warm": True})
     await cluster.begin()
     soak = Soak(cluster, folder)
-    endless = jobs.make(folder / "long", steps=int(minutes * 60 * 400))
+    steps, samples = int(minutes * 60 * 400), jobs.arrays(50_000, seed=1)
+    endless = jobs.make(folder / "long", steps=steps, data=samples)
     try:
         with trio.move_on_after(minutes * 60):
             async with trio.open_nursery() as nursery:

@@ -196,14 +196,17 @@ class NngTransport:
         context = open_context(self._rep)
         try:
             while True:
-                message = await receive(context)
-                reply = await self._handle(handler, message)
-                if reply is not None:
-                    await send(context, reply, REPLY_TIMEOUT_S)
+                await self._serve_one(context, handler)
         except pynng.Timeout:
             return  # the client does not read: a new context forgets it
         finally:
             close_context(context)
+
+    async def _serve_one(self, context: Any, handler: Handler) -> None:
+        """Serve one request; nothing of it is held while the next one is awaited."""
+        reply = await self._handle(handler, await receive(context))
+        if reply is not None:
+            await send(context, reply, REPLY_TIMEOUT_S)
 
     async def _handle(self, handler: Handler, message: Any) -> bytes | None:
         try:

@@ -32,6 +32,7 @@ class Daemon:
     settings: dict[str, object]
     process: subprocess.Popen[bytes] | None = None
     environment: dict[str, str] = field(default_factory=dict)
+    prefix: tuple[str, ...] = ()  # what its command begins with
     fault: dict[str, object] | None = None  # as in ``tests.chaos.victim``
 
     @property
@@ -59,9 +60,10 @@ class Daemon:
         if self.fault is not None:
             module = "tests.chaos.victim"
             environment |= {"CHAOS": json.dumps(self.fault)}
+        command = (sys.executable, "-m", module)
         with (self.home / "daemon.log").open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", module, "join", "--config", str(file)],
+                [*self.prefix, *command, "join", "--config", str(file)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
