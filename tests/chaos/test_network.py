@@ -141,9 +141,7 @@ async def term_of(daemon: Daemon) -> int:
         return (await gate.ask(InfoRequest(), Info)).term
 
 
-@pytest.mark.parametrize(
-    ("source", "target"), [(0, 2), (2, 1)], ids=lambda i: f"n{i}"
-)
+@pytest.mark.parametrize(("source", "target"), [(0, 2), (2, 1)], ids=lambda i: f"n{i}")
 async def test_a_one_way_cut_is_survived(
     world: tuple[Lan, Cluster],
     long_package: Package,

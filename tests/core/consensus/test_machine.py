@@ -313,3 +313,11 @@ def test_a_vote_in_a_term_that_was_known_before_outlives_a_crash() -> None:
     assert granted(node.hear(C, vote(2)))
     assert node.disk.vote == C
     assert not granted(node.restart().hear(B, vote(2)))
+
+
+def test_a_term_that_was_heard_of_outlives_a_crash() -> None:
+    node = Lone(three())
+    node.hear(B, VoteReply(7, pre=False, granted=False))
+    assert node.core.term == node.disk.term == 7
+    assert node.disk.vote is None
+    assert node.restart().core.term == 7
