@@ -43,7 +43,7 @@ class Clock:
     def __init__(self, trace: Trace, step: int) -> None:
         self._trace, self._step = trace, step
         self._begin = self._last = time.perf_counter()
-        self.laps = dict.fromkeys(LAPS, 0.0)
+        self.laps: dict[str, float] = dict.fromkeys(LAPS, 0.0)
 
     @property
     def wall_s(self) -> float:
