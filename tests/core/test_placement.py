@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,3 +80,12 @@ def test_seats_do_not_depend_on_the_order_of_what_is_known(
     before = (Seat(D, 1), Seat(B, 2))
     mixed = dict(sorted(speeds.items(), reverse=True))
     assert place(9, ready, before, speeds) == place(9, [A, B, C, D], before, mixed)
+
+
+@pytest.mark.parametrize("left", [1, 2])
+def test_whoever_is_left_takes_over_all_parts(left: int) -> None:
+    nodes = [NodeId(letter * 32) for letter in "abc"]
+    before = tuple(Seat(node, 2) for node in nodes)
+    seats = place(6, nodes[:left], before, {})
+    assert [seat.node for seat in seats] == nodes[:left]
+    assert sum(seat.share for seat in seats) == 6
