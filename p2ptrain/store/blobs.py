@@ -178,7 +178,7 @@ class BlobStore:
         try:
             size = path.stat().st_size
             blob = BlobRef(hash_file(path), size, name)
-            if self._stored(blob.digest).is_file():
+            if self._check(blob):
                 path.unlink()
             elif path.stat().st_dev == self._partial.stat().st_dev:
                 publish(path, self._stored(blob.digest))

@@ -12,6 +12,7 @@ import trio
 
 from p2ptrain.api import AsyncSession, submit_async
 from p2ptrain.engine.package import Package
+from p2ptrain.ids import digest_of
 from p2ptrain.messages.record import SessionStatus
 from tests.chaos.judge import Judge
 from tests.integration.daemons import Cluster, Daemon, wait_until
@@ -158,19 +159,32 @@ async def test_a_rotten_checkpoint_gives_way_to_the_one_before(
 
 
 async def test_rotten_samples_are_fetched_again(
-    cluster: Cluster, judge: Judge, package: Package
+    cluster: Cluster, judge: Judge, endless: Package
 ) -> None:
     await cluster.begin()
     daemon, other = cluster.daemons[2], cluster.daemons[0]
-    session = await submit_async(package, socket=other.socket)
+    session = await submit_async(endless, socket=other.socket)
     await step_past(session, 10)
     daemon.kill()
-    for blob in blobs_by_age(daemon.home):
+    rotten = {blob.name: blob for blob in blobs_by_age(daemon.home)}
+    for blob in rotten.values():
         flip(blob)
+
+    async def trains_without() -> bool:
+        return len((await session.status()).members) == 2
+
+    async def trains_again() -> bool:
+        return len((await session.status()).members) == 3
+
+    await wait_until(trains_without)
     daemon.start()
-    await judge.finished(session, other)
-    await cluster.meet()
-    judge.stop_and_look()
+    await wait_until(trains_again)
+    uris = " ".join(ref.uri for ref in endless.spec.data)
+    samples = [rotten[name] for name in rotten if name in uris]
+    assert samples
+    for blob in samples:
+        assert digest_of(blob.read_bytes()) == blob.name
+    await judge.audited(session, other)
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])

@@ -112,6 +112,19 @@ async def test_adopting_what_is_stored_removes_the_file(
     assert not (tmp_path / "file").exists()
 
 
+async def test_a_damaged_blob_gives_way_to_the_file_that_is_adopted(
+    tmp_path: Path,
+) -> None:
+    await BlobStore(tmp_path).put(DATA, "")
+    place_of = tmp_path / place(DATA)
+    place_of.chmod(0o600)
+    place_of.write_bytes(DATA[:-1] + b"?")
+    (tmp_path / "file").write_bytes(DATA)
+    restarted = BlobStore(tmp_path)
+    await restarted.adopt(tmp_path / "file", "")
+    assert place_of.read_bytes() == DATA
+
+
 async def test_adopting_from_another_file_system(
     store: BlobStore, tmp_path: Path
 ) -> None:

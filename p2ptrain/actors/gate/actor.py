@@ -258,7 +258,7 @@ class GateActor:
         """Receive a blob; what was received before a break is kept."""
         blobs = self._ports.blobs
         _check_blob(blob)
-        if await blobs.path(blob.digest) is not None:
+        if await blobs.check(blob):
             await self._say(frames, Held(blob.size))
             return
         at = min(await blobs.partial(blob), max(blob.size - 1, 0))
@@ -276,7 +276,7 @@ class GateActor:
     async def _give_blob(self, frames: FrameStream, request: GetRequest) -> None:
         blob, ports = request.blob, self._ports
         _check_blob(blob)
-        if await ports.blobs.path(blob.digest) is None:
+        if not await ports.blobs.check(blob):
             await ports.courier.fetch((blob,), request.holders, lambda *_: None)
         for at in range(0, blob.size, PIECE_BYTES):
             length = min(PIECE_BYTES, blob.size - at)
