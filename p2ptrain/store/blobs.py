@@ -6,8 +6,8 @@ way: its size says how far it has come, and a crash costs at most what the file 
 had not written, which ``seal`` finds out. A name is always a digest, never text that a
 peer sent.
 
-Files are touched in threads. What changes one partial file (``append``, ``seal``)
-happens one at a time for each digest, so two fetchers of one blob cannot harm it.
+Files are touched in threads, those of one digest by one writer at a time: two fetchers
+cannot harm a blob, nor can one who finds it damaged remove what another has mended.
 """
 
 import os
@@ -22,13 +22,7 @@ import trio
 from p2ptrain.errors import NotFoundError, PeerError, StorageError
 from p2ptrain.ids import Digest, digest_of, is_digest
 from p2ptrain.messages.record import BlobRef
-from p2ptrain.store.files import (
-    hash_file,
-    in_thread,
-    publish,
-    refuse,
-    write_all,
-)
+from p2ptrain.store.files import hash_file, in_thread, publish, refuse, write_all
 from p2ptrain.store.uses import Uses, sweep
 
 RESERVE_BYTES = 64 << 20  # kept free for the record and the logs
@@ -102,7 +96,10 @@ class BlobStore:
         Raises:
             StorageError: it cannot be read or moved; it stays where it was.
         """
-        return await in_thread(self._adopt, path, name)
+        blob = await in_thread(_ref_of, path, name)
+        async with self._lock(blob.digest):
+            await in_thread(self._adopt, path, blob)
+        return blob
 
     async def put(self, data: bytes, name: str) -> BlobRef:
         """Store bytes.
@@ -110,7 +107,10 @@ class BlobStore:
         Raises:
             StorageError: the disk refused; nothing is left behind.
         """
-        return await in_thread(self._put, data, name)
+        blob = BlobRef(await in_thread(digest_of, data), len(data), name)
+        async with self._lock(blob.digest):
+            await in_thread(self._put, data, blob)
+        return blob
 
     async def partial(self, blob: BlobRef) -> int:
         """Return how many bytes of an unfinished blob are held (all, when it is stored
@@ -174,10 +174,8 @@ class BlobStore:
         self._uses.note(blob.digest, blob.name)
         return True
 
-    def _adopt(self, path: Path, name: str) -> BlobRef:
+    def _adopt(self, path: Path, blob: BlobRef) -> None:
         try:
-            size = path.stat().st_size
-            blob = BlobRef(hash_file(path), size, name)
             if self._check(blob):
                 path.unlink()
             elif path.stat().st_dev == self._partial.stat().st_dev:
@@ -186,8 +184,7 @@ class BlobStore:
                 self._copy_in(path, blob)
         except OSError as error:
             refuse(path, error)
-        self._uses.note(blob.digest, name)
-        return blob
+        self._uses.note(blob.digest, blob.name)
 
     def _copy_in(self, path: Path, blob: BlobRef) -> None:
         """Adopt from another file system, where a rename does not reach."""
@@ -201,10 +198,9 @@ class BlobStore:
             new.unlink(missing_ok=True)
         path.unlink()
 
-    def _put(self, data: bytes, name: str) -> BlobRef:
-        blob = BlobRef(digest_of(data), len(data), name)
+    def _put(self, data: bytes, blob: BlobRef) -> None:
         if self._check(blob):
-            return blob
+            return
         new = self._new_file()
         try:
             new.write_bytes(data)
@@ -213,8 +209,7 @@ class BlobStore:
             refuse(new, error)
         finally:
             new.unlink(missing_ok=True)
-        self._uses.note(blob.digest, name)
-        return blob
+        self._uses.note(blob.digest, blob.name)
 
     def _open_partial(self, blob: BlobRef) -> int:
         where = self._unfinished(blob.digest)
@@ -289,12 +284,15 @@ class BlobStore:
         return self._partial / f"new-{secrets.token_hex(8)}"
 
 
-def _checked(digest: Digest) -> Digest:
-    """Return a digest; anything else must not become a path.
+def _ref_of(path: Path, name: str) -> BlobRef:
+    try:
+        return BlobRef(hash_file(path), path.stat().st_size, name)
+    except OSError as error:
+        refuse(path, error)
 
-    Raises:
-        PeerError: it is none.
-    """
+
+def _checked(digest: Digest) -> Digest:
+    """Refuse with PeerError what is no digest: it must not become a path."""
     if not is_digest(digest):
         raise PeerError(f"{digest!r:.80} is no digest")
     return digest

@@ -12,7 +12,6 @@ import trio
 
 from p2ptrain.api import AsyncSession, submit_async
 from p2ptrain.engine.package import Package
-from p2ptrain.ids import digest_of
 from p2ptrain.messages.record import SessionStatus
 from tests.chaos.judge import Judge
 from tests.integration.daemons import Cluster, Daemon, wait_until
@@ -166,8 +165,9 @@ async def test_rotten_samples_are_fetched_again(
     session = await submit_async(endless, socket=other.socket)
     await step_past(session, 10)
     daemon.kill()
-    rotten = {blob.name: blob for blob in blobs_by_age(daemon.home)}
-    for blob in rotten.values():
+    rotten = [b for b in blobs_by_age(daemon.home) if b.name in endless.files]
+    assert rotten
+    for blob in rotten:
         flip(blob)
 
     async def trains_without() -> bool:
@@ -179,12 +179,8 @@ async def test_rotten_samples_are_fetched_again(
     await wait_until(trains_without)
     daemon.start()
     await wait_until(trains_again)
-    uris = " ".join(ref.uri for ref in endless.spec.data)
-    samples = [rotten[name] for name in rotten if name in uris]
-    assert samples
-    for blob in samples:
-        assert digest_of(blob.read_bytes()) == blob.name
     await judge.audited(session, other)
+    judge.stop_and_look()
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])

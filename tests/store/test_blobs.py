@@ -5,6 +5,7 @@ import random
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import trio
 from p2ptrain.errors import NotFoundError, PeerError, StorageError
 from p2ptrain.ids import Digest, digest_of
 from p2ptrain.messages.record import BlobRef
+from p2ptrain.store import blobs
 from p2ptrain.store.blobs import BlobStore
 
 ROOM = 1 << 10  # reserve: tests must not depend on the size of this disk
@@ -123,6 +125,38 @@ async def test_a_damaged_blob_gives_way_to_the_file_that_is_adopted(
     restarted = BlobStore(tmp_path)
     await restarted.adopt(tmp_path / "file", "")
     assert place_of.read_bytes() == DATA
+
+
+async def test_who_finds_damage_does_not_remove_what_another_mends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await BlobStore(tmp_path).put(DATA, "")
+    stored = tmp_path / place(DATA)
+    stored.chmod(0o600)
+    stored.write_bytes(DATA[:-1] + b"?")
+    (tmp_path / "file").write_bytes(DATA)
+    looks, mended = threading.Event(), threading.Event()
+    hash_file, publish = blobs.hash_file, blobs.publish
+
+    def slow_hash(path: Path) -> Digest:
+        digest = hash_file(path)
+        if path == stored and not looks.is_set():
+            looks.set()
+            mended.wait(0.3)  # time enough for the other, if nothing holds it back
+        return digest
+
+    def tell(source: Path, target: Path) -> None:
+        publish(source, target)
+        mended.set()
+
+    monkeypatch.setattr(blobs, "hash_file", slow_hash)
+    monkeypatch.setattr(blobs, "publish", tell)
+    restarted = BlobStore(tmp_path)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(restarted.check, ref(DATA))
+        await trio.to_thread.run_sync(looks.wait)
+        nursery.start_soon(restarted.adopt, tmp_path / "file", "")
+    assert stored.read_bytes() == DATA
 
 
 async def test_adopting_from_another_file_system(
@@ -330,6 +364,7 @@ async def test_a_late_fetcher_cannot_change_a_stored_blob(store: BlobStore) -> N
 CHILD = """
 import random, sys, trio
 from pathlib import Path
+from p2ptrain.store import blobs
 from p2ptrain.store.blobs import BlobStore
 async def main():
     store = BlobStore(Path(sys.argv[1]), 1024)
